@@ -1,0 +1,1 @@
+"""Reference mathematics: token recurrences and chunked forms in plain PyTorch."""

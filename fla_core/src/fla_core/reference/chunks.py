@@ -1,0 +1,252 @@
+"""Cutting sequences into chunks, and decayed scores inside a chunk.
+
+Decay is carried as a *product* of factors ``exp(g) <= 1`` over spans that are merged pairwise,
+never as a difference of cumulative sums: a difference loses every small gate that follows a hard
+reset (a gate of -1e4), a product of at most ``log2(C)`` roundings does not. No positive exponent
+is ever taken, and no division, so finite inputs give finite outputs and gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+class ChunkLayout:
+    """Where the chunks of a batch of sequences lie.
+
+    Chunks are ordered by their number inside their sequence, and among equals by sequence,
+    longest first. The chunks of one step of a sequential pass are therefore one contiguous slice,
+    and the sequences still active are always a prefix.
+
+    Args:
+        batch, length: the sizes B and T of the inputs ``[B, T, ...]``.
+        chunk_size: tokens per chunk, a power of two. A chunk is never made longer than the
+            power of two that holds the longest sequence.
+        bounds: N + 1 token offsets of the packed sequences of one row, or None for dense rows.
+        device: where index tables of packed sequences are kept.
+
+    Raises:
+        ValueError: if ``chunk_size`` is not a positive power of two.
+    """
+
+    __slots__ = ("_gather", "_order", "_padding", "_scatter", "batch", "length", "offsets", "size",
+                 "steps")
+
+    def __init__(self, batch: int, length: int, chunk_size: int,
+                 bounds: tuple[int, ...] | None = None,
+                 device: torch.device | str = "cpu") -> None:
+        if chunk_size < 1 or chunk_size & (chunk_size - 1):
+            raise ValueError(f"chunk_size: expected a positive power of two, got {chunk_size}")
+        dense = bounds is None or bounds == (0, length)
+        lengths = [length] * batch if dense else [b - a for a, b in zip(bounds, bounds[1:])]
+        longest = max(lengths, default=0)
+
+        self.batch, self.length = batch, length
+        #: Tokens per chunk, C.
+        self.size = min(chunk_size, 1 << max(longest - 1, 0).bit_length())
+        counts = [-(-n // self.size) for n in lengths]
+        #: N + 1 chunk offsets of the sequences, in their given order.
+        self.offsets = (0, *accumulate(counts))
+        #: Number of active sequences at each step of a sequential pass.
+        self.steps = tuple(_active(counts))
+        self._order = self._gather = self._scatter = self._padding = None
+        if not dense:
+            self._index(bounds, counts, torch.device(device))
+
+    @classmethod
+    def of(cls, x: Tensor, chunk_size: int, bounds: tuple[int, ...] | None) -> ChunkLayout:
+        """The layout of the tokens of ``x [B, T, ...]``."""
+        return cls(x.shape[0], x.shape[1], chunk_size, bounds, x.device)
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks over all sequences, NT."""
+        return self.offsets[-1]
+
+    @property
+    def _per_row(self) -> int:
+        return -(-self.length // self.size)
+
+    @property
+    def sequences(self) -> int:
+        """Number of sequences, N."""
+        return len(self.offsets) - 1
+
+    def pack(self, x: Tensor, fill: float = 0) -> Tensor:
+        """Cut ``x [B, T, ...]`` into ``[NT, C, ...]``; padding tokens hold ``fill``."""
+        if self._gather is not None:
+            tokens = x[0].index_select(0, self._gather).unflatten(0, (self.chunks, self.size))
+            if self._padding is None:
+                return tokens
+            return tokens.masked_fill(self._padding.view(*self._padding.shape,
+                                                         *[1] * (x.ndim - 2)), fill)
+        rest = x.shape[2:]
+        per_row = self._per_row
+        missing = per_row * self.size - self.length
+        if missing:
+            x = F.pad(x, (*[0] * (2 * len(rest)), 0, missing), value=fill)
+        rows = x.reshape(self.batch, per_row, self.size, *rest)
+        return rows.transpose(0, 1).reshape(self.chunks, self.size, *rest)
+
+    def unpack(self, y: Tensor) -> Tensor:
+        """Join ``y [NT, C, ...]`` into ``[B, T, ...]``, dropping padding."""
+        rest = y.shape[2:]
+        if self._scatter is not None:
+            return y.reshape(self.chunks * self.size, *rest).index_select(0, self._scatter)[None]
+        rows = y.reshape(self._per_row, self.batch, self.size, *rest).transpose(0, 1)
+        return rows.reshape(self.batch, self._per_row * self.size, *rest)[:, : self.length]
+
+    def unpack_chunks(self, y: Tensor) -> Tensor:
+        """Order values per chunk ``[NT, ...]`` as ``[B, chunks per row, ...]``.
+
+        Packed sequences give ``[1, NT, ...]``, sequence after sequence (see ``offsets``).
+        """
+        if self._order is None:
+            return y.reshape(self._per_row, self.batch, *y.shape[1:]).transpose(0, 1)
+        order = self._order.tolist()
+        starts = (0, *accumulate(self.steps))
+        place = [0] * self.chunks
+        for rank, sequence in enumerate(order):
+            first, last = self.offsets[sequence : sequence + 2]
+            for step in range(last - first):
+                place[first + step] = starts[step] + rank
+        return y.index_select(0, torch.tensor(place, dtype=torch.long, device=y.device))[None]
+
+    def scan(self, initial: Tensor, step: Callable[..., Tensor],
+             *packed: Tensor) -> tuple[Tensor, Tensor]:
+        """Run ``state = step(state, *chunk)`` along every sequence, all sequences at once.
+
+        Args:
+            initial: states before the first token ``[N, ...]``.
+            step: maps states ``[n, ...]`` of the n active sequences, and the n rows of every
+                packed tensor that belong to their present chunk, to the next states.
+            packed: values per chunk ``[NT, ...]``.
+
+        Returns:
+            The states before each chunk ``[NT, ...]`` and after the last token ``[N, ...]``; the
+            latter never shares memory with ``initial``.
+        """
+        state = initial if self._order is None else initial.index_select(0, self._order)
+        before, finished = [], []
+        for active, *parts in zip(self.steps, *(x.split(self.steps) for x in packed), strict=True):
+            if active < state.shape[0]:
+                state, done = state.split((active, state.shape[0] - active))
+                finished.append(done)
+            before.append(state)
+            state = step(state, *parts)
+        final = torch.cat([state, *reversed(finished)])
+        if self._order is not None:
+            final = final.index_select(0, self._order.argsort())
+        states = torch.cat(before) if before else initial.new_empty(0, *initial.shape[1:])
+        return states, final
+
+    def _index(self, bounds: tuple[int, ...], counts: Sequence[int],
+               device: torch.device) -> None:
+        order = sorted(range(len(counts)), key=lambda i: -counts[i])
+        spans = [(bounds[i] + step * self.size, bounds[i + 1])
+                 for step, active in enumerate(self.steps) for i in order[:active]]
+        first, end = torch.tensor(spans, dtype=torch.long).reshape(-1, 2, 1).unbind(1)
+        token = first + torch.arange(self.size)
+        valid = token < end
+        scatter = torch.empty(self.length, dtype=torch.long)
+        scatter[token[valid]] = valid.flatten().nonzero().squeeze(1)
+        # Padding reads a token of its own sequence: a value is masked, but a NaN must not travel.
+        gather = token.minimum(end - 1).flatten()
+        self._order = torch.tensor(order, dtype=torch.long, device=device)
+        self._gather, self._scatter = gather.to(device), scatter.to(device)
+        self._padding = None if bool(valid.all()) else valid.logical_not().to(device)
+
+
+class HeadDecay(NamedTuple):
+    """Decay inside chunks of C tokens, one gate a head."""
+
+    #: ``[..., C, C]``: exp of the gates of tokens j + 1 to i at (i, j), zero above the diagonal.
+    matrix: Tensor
+    #: ``[..., C]``: from the chunk's start to token i, inclusive.
+    since_start: Tensor
+    #: ``[..., C]``: from token i, exclusive, to the chunk's end.
+    until_end: Tensor
+    #: ``[...]``: of the whole chunk.
+    total: Tensor
+
+
+class ChannelScores(NamedTuple):
+    """Scores and decayed operands of chunks of C tokens, one gate a channel."""
+
+    #: One ``[..., C, C]`` for each kind of row: sum_d row_id col_jd decay_d(j + 1 .. i), i >= j.
+    scores: tuple[Tensor, ...]
+    #: The rows ``[..., C, K]``, decayed from the chunk's start to their token, inclusive.
+    rows: tuple[Tensor, ...]
+    #: The columns ``[..., C, K]``, decayed from their token, exclusive, to the chunk's end.
+    columns: Tensor
+    #: ``[..., K]``: decay of the whole chunk.
+    total: Tensor
+
+
+def head_decay(g: Tensor) -> HeadDecay:
+    """Decay inside chunks from log gates ``g [..., C]``, C a power of two."""
+    one = torch.ones_like(g)[..., None]
+    (matrix,), (since_start,), until_end, total = channel_scores((one,), one, g[..., None])
+    return HeadDecay(matrix, since_start[..., 0], until_end[..., 0], total[..., 0])
+
+
+def channel_scores(rows: Sequence[Tensor], columns: Tensor, g: Tensor) -> ChannelScores:
+    """Scores of rows against columns under a decay per channel.
+
+    ``scores[i, j] = sum_d rows[i, d] columns[j, d] exp(g[j + 1, d] + ... + g[i, d])`` for i >= j.
+    A block of tokens is the merger of its halves: the off-diagonal score of the right half's rows
+    with the left half's columns factors at the point between them, where both carry a decay of at
+    most one; blocks of all chunks at one level are multiplied at once.
+
+    Args:
+        rows: one or more ``[..., C, K]`` (q; for a delta rule q and k), C a power of two.
+        columns: ``[..., C, K]``.
+        g: log gates ``[..., C, K]``.
+    """
+    kinds = len(rows)
+    decay = g.exp()
+    lead, (size, width) = g.shape[:-2], g.shape[-2:]
+    # Blocks of s tokens: left [.., C/s, kinds, s, K], right and decay alike without `kinds`.
+    left = torch.stack(tuple(rows), -2)[..., None, :] * decay[..., None, None, :]
+    right, total = columns[..., None, :], decay
+    scores = torch.stack([(row * columns).sum(-1) for row in rows], -1)[..., None, None]
+    while right.shape[-3] > 1:
+        scores, left, right, total = _merge(scores, left, right, total)
+    blocks = scores.reshape(*lead, kinds, size, size).unbind(-3)
+    decayed = left.reshape(*lead, kinds, size, width).unbind(-3)
+    return ChannelScores(blocks, decayed, right.reshape(*lead, size, width),
+                         total.reshape(*lead, width))
+
+
+def _merge(scores: Tensor, rows: Tensor, columns: Tensor,
+           total: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    size = columns.shape[-2]
+    rows_a, rows_b = _halves(rows, -4)
+    columns_a, columns_b = _halves(columns, -3)
+    total_a, total_b = _halves(total, -2)
+    scores_a, scores_b = _halves(scores, -4)
+
+    across = rows_b.flatten(-3, -2) @ columns_a.mT
+    lower = torch.cat([across.unflatten(-2, (-1, size)), scores_b], -1)
+    scores = torch.cat([F.pad(scores_a, (0, size)), lower], -2)
+    rows = torch.cat([rows_a, rows_b * total_a[..., None, None, :]], -2)
+    columns = torch.cat([columns_a * total_b[..., None, :], columns_b], -2)
+    return scores, rows, columns, total_a * total_b
+
+
+def _halves(x: Tensor, dim: int) -> tuple[Tensor, ...]:
+    return x.unflatten(dim, (-1, 2)).unbind(dim)
+
+
+def _active(counts: Sequence[int]) -> list[int]:
+    ending = [0] * (max(counts, default=0) + 1)
+    for count in counts:
+        ending[count] += 1
+    active = list(accumulate(ending, initial=0))
+    return [len(counts) - gone for gone in active[1:-1]]
