@@ -227,10 +227,10 @@ def channel_scores(rows: Sequence[Tensor], columns: Tensor, g: Tensor) -> Channe
 def _merge(scores: Tensor, rows: Tensor, columns: Tensor,
            total: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     size = columns.shape[-2]
-    rows_a, rows_b = _halves(rows, -4)
-    columns_a, columns_b = _halves(columns, -3)
-    total_a, total_b = _halves(total, -2)
-    scores_a, scores_b = _halves(scores, -4)
+    rows_a, rows_b = halves(rows, -4)
+    columns_a, columns_b = halves(columns, -3)
+    total_a, total_b = halves(total, -2)
+    scores_a, scores_b = halves(scores, -4)
 
     across = rows_b.flatten(-3, -2) @ columns_a.mT
     lower = torch.cat([across.unflatten(-2, (-1, size)), scores_b], -1)
@@ -240,7 +240,8 @@ def _merge(scores: Tensor, rows: Tensor, columns: Tensor,
     return scores, rows, columns, total_a * total_b
 
 
-def _halves(x: Tensor, dim: int) -> tuple[Tensor, ...]:
+def halves(x: Tensor, dim: int) -> tuple[Tensor, ...]:
+    """Even and odd entries along ``dim``: the left and right halves of blocks to be merged."""
     return x.unflatten(dim, (-1, 2)).unbind(dim)
 
 

@@ -1,0 +1,216 @@
+"""Linear attention with decay: token recurrence and chunked form.
+
+For one head, with gates in log space and any of them absent (Yang et al., "Gated Linear Attention
+Transformers with Hardware-Efficient Training", 2024, equations 3 and 4; scalar decay: Sun et al.,
+"Retentive Network", 2023):
+
+    S_t = diag(exp(gk_t)) exp(g_t) S_{t-1} diag(exp(gv_t)) + k_t v_t^T
+    o_t = scale * S_t^T q_t
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from fla_core.reference.chunks import ChunkLayout, channel_scores, halves, head_decay
+
+
+def decay_recurrent(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+    gv: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    scale: float,
+    bounds: tuple[int, ...] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Token by token; computes in float64 for float64 inputs, otherwise in float32.
+
+    Args:
+        q, k: ``[B, T, H, K]``.
+        v: ``[B, T, H, V]``.
+        g, gk, gv: log decays ``[B, T, H]``, ``[B, T, H, K]``, ``[B, T, H, V]``, not positive.
+        initial_state: ``[N, H, K, V]``; zeros if None.
+        scale: factor of q.
+        bounds: N + 1 offsets of sequences packed in one row (B = 1); None if N = B.
+
+    Returns:
+        o ``[B, T, H, V]`` in the dtype of q and the final state ``[N, H, K, V]`` in the dtype of
+        the computation. Both are differentiable, in time linear in T.
+    """
+    dtype = compute_dtype(q)
+    state = starting_state(q, v, initial_state, bounds)
+    row_decay, column_decay = _merge_gates(g, gk, gv, dtype)
+    operands = [q.to(dtype) * scale, k.to(dtype), v.to(dtype),
+                None if row_decay is None else row_decay.exp()[..., None],
+                None if column_decay is None else column_decay.exp()[..., None, :]]
+    lengths = [] if bounds is None else [end - start for start, end in zip(bounds, bounds[1:])]
+    if len(lengths) < 2:
+        o, final = _recur(state, *operands)
+        return o.to(q.dtype), final
+    # Split, not sliced: the backward of a slice touches the whole row.
+    spans = [[None] * len(lengths) if x is None else x.split(lengths, 1) for x in operands]
+    runs = [_recur(start, *span) for start, *span in zip(state.split(1), *spans, strict=True)]
+    return (torch.cat([o for o, _ in runs], 1).to(q.dtype),
+            torch.cat([final for _, final in runs]))
+
+
+def decay_chunk(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+    gv: Tensor | None = None,
+    initial_state: Tensor | None = None,
+    scale: float,
+    bounds: tuple[int, ...] | None = None,
+    chunk_size: int = 64,
+    return_states: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Chunk by chunk: what `decay_recurrent` computes, with matrix products inside chunks.
+
+    Args:
+        chunk_size: tokens per chunk, a power of two.
+        return_states: whether to return the state before each chunk, ``[B, T / C, H, K, V]``
+            rounded up, or ``[1, NT, H, K, V]`` over all packed sequences in order.
+
+    Returns:
+        o, final state, and the states or None. Other arguments are those of `decay_recurrent`.
+
+    Raises:
+        ValueError: if ``chunk_size`` is not a positive power of two.
+    """
+    layout = ChunkLayout.of(q, chunk_size, bounds)
+    dtype = compute_dtype(q)
+    q_, k_, v_, g_, gk_, gv_ = (None if x is None else layout.pack(x.to(dtype)).transpose(1, 2)
+                                for x in (q, k, v, g, gk, gv))
+    keys = _key_side((q_ * scale).contiguous(), k_.contiguous(), g_, gk_)
+    values = _value_side(keys.scores, v_.contiguous(), gv_)
+
+    decay = keys.total
+    if values.total is not None:
+        decay = values.total if decay is None else decay * values.total
+    update = keys.k.mT @ values.v
+    initial = starting_state(q, v, initial_state, bounds)
+    if decay is None:
+        states, final = layout.scan(initial, torch.add, update)
+    else:
+        states, final = layout.scan(initial, _step, decay, update)
+
+    carried = keys.q @ states
+    if values.since_start is not None:
+        carried = carried * values.since_start
+    o = layout.unpack((values.o + carried).transpose(1, 2)).to(q.dtype)
+    return o, final, layout.unpack_chunks(states) if return_states else None
+
+
+def compute_dtype(q: Tensor) -> torch.dtype:
+    """float64 for float64 inputs, otherwise float32."""
+    return torch.float64 if q.dtype == torch.float64 else torch.float32
+
+
+def starting_state(q: Tensor, v: Tensor, initial_state: Tensor | None,
+                   bounds: tuple[int, ...] | None) -> Tensor:
+    """``initial_state`` in the dtype of the computation; zeros ``[N, H, K, V]`` for None."""
+    if initial_state is not None:
+        return initial_state.to(compute_dtype(q))
+    sequences = q.shape[0] if bounds is None else len(bounds) - 1
+    return q.new_zeros(sequences, *q.shape[2:], v.shape[-1], dtype=compute_dtype(q))
+
+
+def _recur(state: Tensor, *operands: Tensor | None) -> tuple[Tensor, Tensor]:
+    v = operands[2]
+    length = v.shape[1]
+    if not length:
+        return v.clone(), state.clone()
+    outputs = []
+    tokens = ([None] * length if x is None else x.unbind(1) for x in operands)
+    for q, k, v, row_decay, column_decay in zip(*tokens, strict=True):
+        if row_decay is not None:
+            state = state * row_decay
+        if column_decay is not None:
+            state = state * column_decay
+        state = state + k[..., None] * v[..., None, :]
+        outputs.append((q[..., None, :] @ state).squeeze(-2))
+    return torch.stack(outputs, 1), state
+
+
+def _merge_gates(g: Tensor | None, gk: Tensor | None, gv: Tensor | None,
+                 dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    g, gk, gv = (None if x is None else x.to(dtype) for x in (g, gk, gv))
+    g = None if g is None else g[..., None]
+    return (gk if g is None else g if gk is None else gk + g), gv
+
+
+def _step(state: Tensor, decay: Tensor, update: Tensor) -> Tensor:
+    return torch.addcmul(update, state, decay)
+
+
+class _KeySide(NamedTuple):
+    scores: Tensor  # [..., C, C], lower triangular
+    q: Tensor  # decayed from the chunk's start
+    k: Tensor  # decayed to the chunk's end
+    total: Tensor | None  # [..., 1 or K, 1]
+
+
+class _ValueSide(NamedTuple):
+    o: Tensor  # [..., C, V], of the chunk's own tokens
+    v: Tensor  # decayed to the chunk's end
+    since_start: Tensor | None  # [..., C, V]
+    total: Tensor | None  # [..., 1, V]
+
+
+def _key_side(q: Tensor, k: Tensor, g: Tensor | None, gk: Tensor | None) -> _KeySide:
+    if gk is not None:
+        gates = gk if g is None else gk + g[..., None]
+        (scores,), (rows,), columns, total = channel_scores((q,), k, gates)
+        return _KeySide(scores, rows, columns, total[..., None])
+    scores = q @ k.mT
+    if g is None:
+        return _KeySide(scores.tril(), q, k, None)
+    decay = head_decay(g)
+    return _KeySide(scores * decay.matrix, q * decay.since_start[..., None],
+                    k * decay.until_end[..., None], decay.total[..., None, None])
+
+
+def _value_side(scores: Tensor, v: Tensor, gv: Tensor | None) -> _ValueSide:
+    """Outputs of a chunk's own tokens, ``o_i = sum_j scores_ij exp(gv_{j+1} + ... + gv_i) v_j``.
+
+    Merges halves as `channel_scores` does, with the decay on the side of the values.
+    """
+    if gv is None:
+        return _ValueSide(scores @ v, v, None, None)
+    lead, shape = v.shape[:-2], v.shape[-2:]
+    across = _off_diagonal(scores)
+    total = gv.exp()
+    since_start = total[..., None, :]
+    weighted = v[..., None, :]
+    o = weighted * scores.diagonal(dim1=-2, dim2=-1)[..., None, None]
+    for block in reversed(across):
+        (o_a, o_b), (v_a, v_b) = halves(o, -3), halves(weighted, -3)
+        (p_a, p_b), (total_a, total_b) = halves(since_start, -3), halves(total, -2)
+        o = torch.cat([o_a, torch.addcmul(o_b, p_b, block @ v_a)], -2)
+        weighted = torch.cat([v_a * total_b[..., None, :], v_b], -2)
+        since_start = torch.cat([p_a, p_b * total_a[..., None, :]], -2)
+        total = total_a * total_b
+    return _ValueSide(o.reshape(*lead, *shape), weighted.reshape(*lead, *shape),
+                      since_start.reshape(*lead, *shape), total)
+
+
+def _off_diagonal(scores: Tensor) -> list[Tensor]:
+    """Lower left quarters ``[..., C / 2s, s, s]`` of the diagonal blocks, s = C / 2, ..., 2, 1."""
+    blocks, quarters = scores[..., None, :, :], []
+    while (size := blocks.shape[-1] // 2):
+        upper, lower = blocks.split(size, -2)
+        lower_left, lower_right = lower.split(size, -1)
+        quarters.append(lower_left)
+        blocks = torch.stack([upper.split(size, -1)[0], lower_right], -3).flatten(-4, -3)
+    return quarters
