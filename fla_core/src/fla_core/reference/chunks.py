@@ -9,7 +9,7 @@ is ever taken, and no division, so finite inputs give finite outputs and gradien
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
@@ -44,7 +44,7 @@ class ChunkLayout:
         if chunk_size < 1 or chunk_size & (chunk_size - 1):
             raise ValueError(f"chunk_size: expected a positive power of two, got {chunk_size}")
         dense = bounds is None or bounds == (0, length)
-        lengths = [length] * batch if dense else [b - a for a, b in zip(bounds, bounds[1:])]
+        lengths = [length] * batch if dense else [b - a for a, b in pairwise(bounds)]
         longest = max(lengths, default=0)
 
         self.batch, self.length = batch, length
@@ -161,6 +161,26 @@ class ChunkLayout:
         self._order = torch.tensor(order, dtype=torch.long, device=device)
         self._gather, self._scatter = gather.to(device), scatter.to(device)
         self._padding = None if bool(valid.all()) else valid.logical_not().to(device)
+
+
+def by_sequence(run: Callable[..., tuple[Tensor, Tensor]], state: Tensor,
+                operands: Sequence[Tensor | None],
+                bounds: tuple[int, ...] | None) -> tuple[Tensor, Tensor]:
+    """Call ``run(state, *operands)`` on dense rows, or on every packed sequence by itself.
+
+    Args:
+        run: gives outputs ``[B, T, ...]`` and final states.
+        state: initial states ``[N, ...]``.
+        operands: ``[B, T, ...]`` or None.
+        bounds: N + 1 token offsets of the packed sequences of one row, or None.
+    """
+    if bounds is None or len(bounds) == 2:
+        return run(state, *operands)
+    lengths = [end - start for start, end in pairwise(bounds)]
+    # Split, not sliced: the backward of a slice touches the whole row.
+    spans = [[None] * len(lengths) if x is None else x.split(lengths, 1) for x in operands]
+    runs = [run(start, *span) for start, *span in zip(state.split(1), *spans, strict=True)]
+    return torch.cat([o for o, _ in runs], 1), torch.cat([final for _, final in runs])
 
 
 class HeadDecay(NamedTuple):

@@ -15,7 +15,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fla_core.reference.chunks import ChunkLayout, channel_scores, halves, head_decay
+from fla_core.reference.chunks import (
+    ChunkLayout,
+    by_sequence,
+    channel_scores,
+    halves,
+    head_decay,
+)
 
 
 def decay_recurrent(
@@ -50,15 +56,8 @@ def decay_recurrent(
     operands = [q.to(dtype) * scale, k.to(dtype), v.to(dtype),
                 None if row_decay is None else row_decay.exp()[..., None],
                 None if column_decay is None else column_decay.exp()[..., None, :]]
-    lengths = [] if bounds is None else [end - start for start, end in zip(bounds, bounds[1:])]
-    if len(lengths) < 2:
-        o, final = _recur(state, *operands)
-        return o.to(q.dtype), final
-    # Split, not sliced: the backward of a slice touches the whole row.
-    spans = [[None] * len(lengths) if x is None else x.split(lengths, 1) for x in operands]
-    runs = [_recur(start, *span) for start, *span in zip(state.split(1), *spans, strict=True)]
-    return (torch.cat([o for o, _ in runs], 1).to(q.dtype),
-            torch.cat([final for _, final in runs]))
+    o, final = by_sequence(_recur, state, operands, bounds)
+    return o.to(q.dtype), final
 
 
 def decay_chunk(
