@@ -1,0 +1,73 @@
+"""One normalised call, as an implementation receives it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fla_core.contract import Contract
+    from fla_core.seqlens import SeqLens
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Wishes of the caller that change speed or memory, never the function computed.
+
+    Attributes:
+        chunk_size: preferred chunk length; it also fixes the granularity of intermediate states.
+        recompute: recompute in backward rather than keep intermediates.
+        safe_gate: the caller promises that every log gate lies in [-5, 0).
+    """
+
+    chunk_size: int | None = None
+    recompute: bool = True
+    safe_gate: bool = False
+
+
+NO_HINTS = Hints()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Arguments of one call, checked and normalised.
+
+    Tensor arguments are read as attributes by their contract names (``call.q``, ``call.beta``);
+    an absent one is None.
+
+    Attributes:
+        contract: what is computed.
+        form: the form the public name asked for.
+        tensors: tensor arguments by name, in contract order.
+        scale: factor on q, never None.
+        features: features in use.
+        seqlens: packed sequences, or None for a dense batch.
+        options: further float arguments by name (``lower_bound``).
+        hints: wishes.
+    """
+
+    contract: Contract
+    form: str
+    tensors: Mapping[str, Tensor | None]
+    scale: float
+    features: frozenset[str]
+    seqlens: SeqLens | None = None
+    options: Mapping[str, float | None] = field(default_factory=dict)
+    hints: Hints = NO_HINTS
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise AttributeError(
+                f"{self.contract.name} has no argument {name!r}; it has "
+                f"{', '.join(self.tensors)}"
+            ) from None
+
+    @property
+    def num_sequences(self) -> int:
+        """N: number of packed sequences, or the batch size of a dense call."""
+        return int(self.tensors["q"].shape[0]) if self.seqlens is None else self.seqlens.count  # type: ignore[union-attr]

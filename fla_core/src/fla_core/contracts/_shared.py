@@ -1,0 +1,69 @@
+"""Pieces that several contracts state in the same words."""
+
+from __future__ import annotations
+
+from fla_core.contract import Lowering, TensorSpec
+from fla_core.domain import FLOATS, AxisRange, Domain, Presence, Relation
+
+Q = TensorSpec("q", "B T H K", "queries")
+K = TensorSpec("k", "B T H K", "keys")
+O_STATE = "the state after the last token of each sequence"
+LAWS = ("poison", "nanfill", "prefix", "split", "pack", "stride", "repeat", "gradmask", "immut")
+
+
+def values(heads: str) -> TensorSpec:
+    """v with the letter of its heads."""
+    return TensorSpec("v", f"B T {heads} V", "values")
+
+
+def initial_state(heads: str) -> TensorSpec:
+    """S_0, zeros when absent."""
+    meaning = "state before the first token; V before K under state_v_first"
+    return TensorSpec("initial_state", f"N {heads} K V", meaning, dtype="state", optional=True)
+
+
+def outputs(heads: str) -> tuple[TensorSpec, TensorSpec]:
+    """o and the final state."""
+    return (
+        TensorSpec("o", f"B T {heads} V", "outputs"),
+        TensorSpec("final_state", f"N {heads} K V", O_STATE, dtype="state", feature="final_state"),
+    )
+
+
+def domain(heads: str, *features: str, required: tuple[str, ...] = ()) -> Domain:
+    """The contract domain all recurrent families share; every feature is optional."""
+    presence: dict[str, Presence] = dict.fromkeys(
+        ("varlen", "initial_state", "final_state", *features), "optional"
+    )
+    presence.update(dict.fromkeys(required, "required"))
+    axes = {"B": AxisRange(0), "T": AxisRange(0), "N": AxisRange(0)}
+    axes.update({letter: AxisRange(1) for letter in dict.fromkeys(("H", heads, "K", "V"))})
+    grouped = (Relation("divides", ("H", "HV")),) if heads == "HV" else ()
+    return Domain(dtypes=FLOATS, axes=axes, relations=grouped, features=presence)
+
+
+def lowering(
+    name: str,
+    *also: str,
+    lift: bool = False,
+    absent: bool = False,
+    consumes: tuple[str, ...] = (),
+) -> Lowering:
+    """A lowering whose functions carry its name in ``fla_core.lowerings``."""
+    return Lowering(
+        name=name,
+        features=(name.removeprefix("default_"), *also),
+        function=f"fla_core.lowerings:{name}",
+        lift=f"fla_core.lowerings:lift_{name}" if lift else "",
+        when_absent=absent,
+        consumes=consumes,
+    )
+
+
+REVERSE = lowering("reverse", lift=True)
+STATE_V_FIRST = lowering("state_v_first", lift=True)
+L2NORM = lowering("l2norm")
+GVA = lowering("gva")
+BETA_SIGMOID = lowering("beta_sigmoid", "neg_eigval")
+DEFAULT_BETA = lowering("default_beta", absent=True)
+DEFAULT_G = lowering("default_g", absent=True)
