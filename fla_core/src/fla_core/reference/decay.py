@@ -52,7 +52,7 @@ def decay_recurrent(
     """
     dtype = compute_dtype(q)
     state = starting_state(q, v, initial_state, bounds)
-    row_decay, column_decay = _merge_gates(g, gk, gv, dtype)
+    row_decay, column_decay = merge_gates(g, gk, gv, dtype)
     operands = [q.to(dtype) * scale, k.to(dtype), v.to(dtype),
                 None if row_decay is None else row_decay.exp()[..., None],
                 None if column_decay is None else column_decay.exp()[..., None, :]]
@@ -125,6 +125,14 @@ def starting_state(q: Tensor, v: Tensor, initial_state: Tensor | None,
     return q.new_zeros(sequences, *q.shape[2:], v.shape[-1], dtype=compute_dtype(q))
 
 
+def merge_gates(g: Tensor | None, gk: Tensor | None, gv: Tensor | None,
+                dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    """One log decay of the rows of a state ``[B, T, H, 1 or K]`` and one of its columns."""
+    g, gk, gv = (None if x is None else x.to(dtype) for x in (g, gk, gv))
+    g = None if g is None else g[..., None]
+    return (gk if g is None else g if gk is None else gk + g), gv
+
+
 def _recur(state: Tensor, *operands: Tensor | None) -> tuple[Tensor, Tensor]:
     v = operands[2]
     length = v.shape[1]
@@ -140,13 +148,6 @@ def _recur(state: Tensor, *operands: Tensor | None) -> tuple[Tensor, Tensor]:
         state = state + k[..., None] * v[..., None, :]
         outputs.append((q[..., None, :] @ state).squeeze(-2))
     return torch.stack(outputs, 1), state
-
-
-def _merge_gates(g: Tensor | None, gk: Tensor | None, gv: Tensor | None,
-                 dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
-    g, gk, gv = (None if x is None else x.to(dtype) for x in (g, gk, gv))
-    g = None if g is None else g[..., None]
-    return (gk if g is None else g if gk is None else gk + g), gv
 
 
 def _step(state: Tensor, decay: Tensor, update: Tensor) -> Tensor:
