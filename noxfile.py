@@ -1,0 +1,179 @@
+"""Every check of the project, each a session. CI runs the default ones and nothing else.
+
+    nox                        what CI runs
+    nox -s core -- -k kda      one distribution's tests; arguments go to pytest
+    nox -R -s core             the same without touching the environment
+
+Sessions share one environment, built by ``dev``, because installing torch takes longer than most
+of them. Only ``wheels`` installs into a fresh one: that is its point.
+"""
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = ROOT / "constraints-dev.txt"
+ENVIRONMENTS = ROOT / ".nox"
+SCRIPTS = "Scripts" if os.name == "nt" else "bin"
+
+BACKENDS = (
+    "fla_backend_cuda",
+    "fla_backend_rocm",
+    "fla_backend_xpu",
+    "fla_backend_ascend",
+    "fla_backend_tilelang",
+)
+DISTRIBUTIONS = ("fla_core", "fla_triton", *BACKENDS, "conformance")
+TEST_TOOLS = ("hatchling", "mypy", "numpy", "pytest", "pytest-timeout", "pytest-xdist")
+TEST_TIMEOUT_SECONDS = 300
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "venv"
+nox.options.envdir = str(ENVIRONMENTS)
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["lint", "layers", "types", "docs", "wheels", "tests"]
+
+
+def in_dev(session: nox.Session, program: str, *args: str) -> None:
+    """Run a program of the shared environment."""
+    # Small tensors: more threads than one only wait for each other.
+    env = {"OMP_NUM_THREADS": "1"}
+    session.run(str(ENVIRONMENTS / "dev" / SCRIPTS / program), *args, external=True, env=env)
+
+
+def run_pytest(session: nox.Session, folder: str, *args: str) -> None:
+    """Run one distribution's tests.
+
+    Each has its own run and root: from the repository's root a folder such as ``fla_core`` would
+    otherwise be taken for an empty namespace package of the same name.
+    """
+    selected = args or (f"{folder}/tests",)
+    timeout = f"--timeout={TEST_TIMEOUT_SECONDS}"
+    in_dev(session, "pytest", f"--rootdir={folder}", timeout, *selected, *session.posargs)
+
+
+def require(session: nox.Session, path: str) -> str:
+    if not (ROOT / path).exists():
+        session.error(f"{path} does not exist")
+    return path
+
+
+def environment_key() -> str:
+    """Changes whenever the shared environment has to be installed again."""
+    digest = hashlib.sha256(Path(__file__).read_bytes() + CONSTRAINTS.read_bytes())
+    for folder in DISTRIBUTIONS:
+        digest.update((ROOT / folder / "pyproject.toml").read_bytes())
+    return digest.hexdigest()
+
+
+@nox.session(default=False)
+def dev(session: nox.Session) -> None:
+    """Build the shared environment: every distribution editable, plus the test tools."""
+    stamp = Path(session.virtualenv.location) / "installed"
+    key = environment_key()
+    if stamp.exists() and stamp.read_text() == key:
+        session.log("environment is current")
+        return
+    session.install("-c", str(CONSTRAINTS), *TEST_TOOLS)
+    editable = [part for folder in DISTRIBUTIONS for part in ("-e", f"./{folder}")]
+    session.install("-c", str(CONSTRAINTS), "--no-build-isolation", *editable)
+    stamp.write_text(key)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and formatting."""
+    session.install("-c", str(CONSTRAINTS), "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def layers(session: nox.Session) -> None:
+    """Imports point downwards, modules stay small; the checker itself is tested first."""
+    run_pytest(session, "tools")
+    in_dev(session, "python", "tools/check_layers.py")
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def types(session: nox.Session) -> None:
+    """Static types, strictly."""
+    sources = [f"{folder}/src" for folder in ("fla_core", *BACKENDS, "conformance")]
+    in_dev(session, "mypy", *sources)
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def docs(session: nox.Session) -> None:
+    """Generated pages say what the code says."""
+    in_dev(session, "python", require(session, "docs/generate.py"), "--check")
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build every wheel, install all in one command into a clean environment, and use them."""
+    example = require(session, "examples/quickstart.py")
+    folder = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(folder, ignore_errors=True)
+    session.install("-c", str(CONSTRAINTS), "hatchling")
+    build = ("pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder))
+    session.run("python", "-m", *build, ".", *(f"./{name}" for name in DISTRIBUTIONS))
+    session.run("python", "tools/check_wheels.py", str(folder))
+
+    # Not this session's own environment: the build tools in it would hide a missing dependency.
+    clean = Path(session.create_tmp()) / "clean"
+    session.run("python", "-m", "venv", "--clear", str(clean))
+    scripts = clean / SCRIPTS
+    built = sorted(str(path) for path in folder.glob("*.whl"))
+    pip = (str(scripts / "python"), "-m", "pip")
+    session.run(*pip, "install", "--quiet", "-c", str(CONSTRAINTS), *built, external=True)
+    session.run(*pip, "check", external=True)
+    session.run(str(scripts / "fla-kernels"), "doctor", external=True)
+    session.run(str(scripts / "python"), example, external=True)
+
+
+@nox.session(venv_backend="none", requires=["dev"], default=False)
+def core(session: nox.Session) -> None:
+    """Tests of the core."""
+    run_pytest(session, "fla_core")
+
+
+@nox.session(venv_backend="none", requires=["dev"], default=False)
+def hostile(session: nox.Session) -> None:
+    """Tests of the core against plugins that misbehave."""
+    run_pytest(session, "fla_core", require(session, "fla_core/tests/hostile"))
+
+
+@nox.session(venv_backend="none", requires=["dev"], default=False)
+def conformance(session: nox.Session) -> None:
+    """Tests of the conformance suite."""
+    run_pytest(session, "conformance")
+
+
+@nox.session(venv_backend="none", requires=["dev"], default=False)
+def backends(session: nox.Session) -> None:
+    """Tests of the backends and of the Triton library they share."""
+    for folder in ("fla_triton", *BACKENDS):
+        run_pytest(session, folder)
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def tests(session: nox.Session) -> None:
+    """Every distribution's tests; the core's, which are most of them, come last."""
+    for folder in reversed(DISTRIBUTIONS):
+        run_pytest(session, folder)
+
+
+@nox.session(venv_backend="none", requires=["dev"], default=False)
+def example(session: nox.Session) -> None:
+    """Train the small character model; arguments go to it."""
+    in_dev(session, "python", require(session, "examples/char_lm.py"), *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["dev"], default=False)
+def bench(session: nox.Session) -> None:
+    """Measure the operators; arguments go to ``fla-kernels bench``."""
+    in_dev(session, "fla-kernels", "bench", *session.posargs)
