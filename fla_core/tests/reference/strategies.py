@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from hypothesis import settings
@@ -55,7 +55,7 @@ class Problem:
         """Row and tokens of every sequence."""
         if self.bounds is None:
             return [(row, slice(0, self.T)) for row in range(self.B)]
-        return [(0, slice(a, b)) for a, b in zip(self.bounds, self.bounds[1:], strict=False)]
+        return [(0, slice(a, b)) for a, b in pairwise(self.bounds)]
 
     def generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
@@ -86,18 +86,23 @@ def draw_gate(generator: torch.Generator, kind: str, *shape: int) -> Tensor:
     ordinary = -normal(generator, *shape).abs()
     choices = GATES[kind]
     pick = torch.randint(len(choices), shape, generator=generator)
-    levels = torch.tensor([float("nan") if c is None else c for c in choices],
-                          dtype=torch.float64)[pick]
+    levels = torch.tensor([float("nan") if c is None else c for c in choices], dtype=torch.float64)[
+        pick
+    ]
     return torch.where(levels.isnan(), ordinary, levels)
 
 
-def decay_inputs(problem: Problem, gates: Mapping[str, str], *,
-                 initial_state: bool = True) -> dict[str, Tensor]:
+def decay_inputs(
+    problem: Problem, gates: Mapping[str, str], *, initial_state: bool = True
+) -> dict[str, Tensor]:
     """q, k, v, the gates named (g, gk, gv, each with its kind) and a state, all float64."""
     p, gen = problem, problem.generator()
     width = {"g": (), "gk": (p.K,), "gv": (p.V,)}
-    inputs = {"q": normal(gen, p.B, p.T, p.H, p.K), "k": normal(gen, p.B, p.T, p.H, p.K),
-              "v": normal(gen, p.B, p.T, p.H, p.V)}
+    inputs = {
+        "q": normal(gen, p.B, p.T, p.H, p.K),
+        "k": normal(gen, p.B, p.T, p.H, p.K),
+        "v": normal(gen, p.B, p.T, p.H, p.V),
+    }
     for name, kind in gates.items():
         inputs[name] = draw_gate(gen, kind, p.B, p.T, p.H, *width[name])
     if initial_state:
@@ -105,16 +110,24 @@ def decay_inputs(problem: Problem, gates: Mapping[str, str], *,
     return inputs
 
 
-def evaluate(function: Callable[..., tuple[Tensor | None, ...]], problem: Problem,
-             inputs: Mapping[str, Tensor], dtype: torch.dtype = torch.float64,
-             **options: object) -> dict[str, Tensor]:
+def evaluate(
+    function: Callable[..., tuple[Tensor | None, ...]],
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    dtype: torch.dtype = torch.float64,
+    **options: object,
+) -> dict[str, Tensor]:
     """Outputs and every gradient, under random gradients of both outputs."""
     weights = [x.to(dtype) for x in _output_gradients(problem)]
     return _evaluate(function, problem, inputs, *weights, options)
 
 
-def magnitudes(function: Callable[..., tuple[Tensor | None, ...]], problem: Problem,
-               inputs: Mapping[str, Tensor], **options: object) -> dict[str, Tensor]:
+def magnitudes(
+    function: Callable[..., tuple[Tensor | None, ...]],
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    **options: object,
+) -> dict[str, Tensor]:
     """For each entry of `evaluate`, the sum of the absolute values of its terms.
 
     Rounding errors are a small multiple of the unit of rounding of this sum. Only for functions
@@ -130,9 +143,14 @@ def _output_gradients(problem: Problem) -> tuple[Tensor, Tensor]:
     return normal(gen, p.B, p.T, p.H, p.V), normal(gen, p.N, p.H, p.K, p.V)
 
 
-def _evaluate(function: Callable[..., tuple[Tensor | None, ...]], problem: Problem,
-              inputs: Mapping[str, Tensor], do: Tensor, dstate: Tensor,
-              options: Mapping[str, object]) -> dict[str, Tensor]:
+def _evaluate(
+    function: Callable[..., tuple[Tensor | None, ...]],
+    problem: Problem,
+    inputs: Mapping[str, Tensor],
+    do: Tensor,
+    dstate: Tensor,
+    options: Mapping[str, object],
+) -> dict[str, Tensor]:
     leaves = {name: x.to(do.dtype, copy=True).requires_grad_() for name, x in inputs.items()}
     o, state, *_ = function(**leaves, bounds=problem.bounds, **options)
     loss = (o * do).sum() + (state * dstate).sum()
@@ -143,8 +161,9 @@ def _evaluate(function: Callable[..., tuple[Tensor | None, ...]], problem: Probl
     return found
 
 
-def worst_error(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor],
-                floor: float = 1e-4) -> tuple[float, str]:
+def worst_error(
+    actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], floor: float = 1e-4
+) -> tuple[float, str]:
     """Largest error relative to the largest entry of its tensor, and the tensor's name.
 
     Entries below ``floor`` are compared absolutely in its unit: a gradient behind a closed gate is

@@ -35,12 +35,26 @@ class ChunkLayout:
         ValueError: if ``chunk_size`` is not a positive power of two.
     """
 
-    __slots__ = ("_gather", "_order", "_padding", "_scatter", "batch", "length", "offsets", "size",
-                 "steps")
+    __slots__ = (
+        "_gather",
+        "_order",
+        "_padding",
+        "_scatter",
+        "batch",
+        "length",
+        "offsets",
+        "size",
+        "steps",
+    )
 
-    def __init__(self, batch: int, length: int, chunk_size: int,
-                 bounds: tuple[int, ...] | None = None,
-                 device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        batch: int,
+        length: int,
+        chunk_size: int,
+        bounds: tuple[int, ...] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
         if chunk_size < 1 or chunk_size & (chunk_size - 1):
             raise ValueError(f"chunk_size: expected a positive power of two, got {chunk_size}")
         dense = bounds is None or bounds == (0, length)
@@ -84,8 +98,9 @@ class ChunkLayout:
             tokens = x[0].index_select(0, self._gather).unflatten(0, (self.chunks, self.size))
             if self._padding is None:
                 return tokens
-            return tokens.masked_fill(self._padding.view(*self._padding.shape,
-                                                         *[1] * (x.ndim - 2)), fill)
+            return tokens.masked_fill(
+                self._padding.view(*self._padding.shape, *[1] * (x.ndim - 2)), fill
+            )
         rest = x.shape[2:]
         per_row = self._per_row
         missing = per_row * self.size - self.length
@@ -118,8 +133,9 @@ class ChunkLayout:
                 place[first + step] = starts[step] + rank
         return y.index_select(0, torch.tensor(place, dtype=torch.long, device=y.device))[None]
 
-    def scan(self, initial: Tensor, step: Callable[..., Tensor],
-             *packed: Tensor) -> tuple[Tensor, Tensor]:
+    def scan(
+        self, initial: Tensor, step: Callable[..., Tensor], *packed: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Run ``state = step(state, *chunk)`` along every sequence, all sequences at once.
 
         Args:
@@ -146,11 +162,13 @@ class ChunkLayout:
         states = torch.cat(before) if before else initial.new_empty(0, *initial.shape[1:])
         return states, final
 
-    def _index(self, bounds: tuple[int, ...], counts: Sequence[int],
-               device: torch.device) -> None:
+    def _index(self, bounds: tuple[int, ...], counts: Sequence[int], device: torch.device) -> None:
         order = sorted(range(len(counts)), key=lambda i: -counts[i])
-        spans = [(bounds[i] + step * self.size, bounds[i + 1])
-                 for step, active in enumerate(self.steps) for i in order[:active]]
+        spans = [
+            (bounds[i] + step * self.size, bounds[i + 1])
+            for step, active in enumerate(self.steps)
+            for i in order[:active]
+        ]
         first, end = torch.tensor(spans, dtype=torch.long).reshape(-1, 2, 1).unbind(1)
         token = first + torch.arange(self.size)
         valid = token < end
@@ -163,9 +181,12 @@ class ChunkLayout:
         self._padding = None if bool(valid.all()) else valid.logical_not().to(device)
 
 
-def by_sequence(run: Callable[..., tuple[Tensor, Tensor]], state: Tensor,
-                operands: Sequence[Tensor | None],
-                bounds: tuple[int, ...] | None) -> tuple[Tensor, Tensor]:
+def by_sequence(
+    run: Callable[..., tuple[Tensor, Tensor]],
+    state: Tensor,
+    operands: Sequence[Tensor | None],
+    bounds: tuple[int, ...] | None,
+) -> tuple[Tensor, Tensor]:
     """Call ``run(state, *operands)`` on dense rows, or on every packed sequence by itself.
 
     Args:
@@ -240,12 +261,14 @@ def channel_scores(rows: Sequence[Tensor], columns: Tensor, g: Tensor) -> Channe
         scores, left, right, total = _merge(scores, left, right, total)
     blocks = scores.reshape(*lead, kinds, size, size).unbind(-3)
     decayed = left.reshape(*lead, kinds, size, width).unbind(-3)
-    return ChannelScores(blocks, decayed, right.reshape(*lead, size, width),
-                         total.reshape(*lead, width))
+    return ChannelScores(
+        blocks, decayed, right.reshape(*lead, size, width), total.reshape(*lead, width)
+    )
 
 
-def _merge(scores: Tensor, rows: Tensor, columns: Tensor,
-           total: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _merge(
+    scores: Tensor, rows: Tensor, columns: Tensor, total: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     size = columns.shape[-2]
     rows_a, rows_b = halves(rows, -4)
     columns_a, columns_b = halves(columns, -3)

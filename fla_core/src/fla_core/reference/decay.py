@@ -10,6 +10,7 @@ Transformers with Hardware-Efficient Training", 2024, equations 3 and 4; scalar 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -53,9 +54,13 @@ def decay_recurrent(
     dtype = compute_dtype(q)
     state = starting_state(q, v, initial_state, bounds)
     row_decay, column_decay = merge_gates(g, gk, gv, dtype)
-    operands = [q.to(dtype) * scale, k.to(dtype), v.to(dtype),
-                None if row_decay is None else row_decay.exp()[..., None],
-                None if column_decay is None else column_decay.exp()[..., None, :]]
+    operands = [
+        q.to(dtype) * scale,
+        k.to(dtype),
+        v.to(dtype),
+        None if row_decay is None else row_decay.exp()[..., None],
+        None if column_decay is None else column_decay.exp()[..., None, :],
+    ]
     o, final = by_sequence(_recur, state, operands, bounds)
     return o.to(q.dtype), final
 
@@ -89,8 +94,10 @@ def decay_chunk(
     """
     layout = ChunkLayout.of(q, chunk_size, bounds)
     dtype = compute_dtype(q)
-    q_, k_, v_, g_, gk_, gv_ = (None if x is None else layout.pack(x.to(dtype)).transpose(1, 2)
-                                for x in (q, k, v, g, gk, gv))
+    q_, k_, v_, g_, gk_, gv_ = (
+        None if x is None else layout.pack(x.to(dtype)).transpose(1, 2)
+        for x in (q, k, v, g, gk, gv)
+    )
     keys = _key_side((q_ * scale).contiguous(), k_.contiguous(), g_, gk_)
     values = _value_side(keys.scores, v_.contiguous(), gv_)
 
@@ -116,8 +123,9 @@ def compute_dtype(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def starting_state(q: Tensor, v: Tensor, initial_state: Tensor | None,
-                   bounds: tuple[int, ...] | None) -> Tensor:
+def starting_state(
+    q: Tensor, v: Tensor, initial_state: Tensor | None, bounds: tuple[int, ...] | None
+) -> Tensor:
     """``initial_state`` in the dtype of the computation; zeros ``[N, H, K, V]`` for None."""
     if initial_state is not None:
         return initial_state.to(compute_dtype(q))
@@ -125,8 +133,9 @@ def starting_state(q: Tensor, v: Tensor, initial_state: Tensor | None,
     return q.new_zeros(sequences, *q.shape[2:], v.shape[-1], dtype=compute_dtype(q))
 
 
-def merge_gates(g: Tensor | None, gk: Tensor | None, gv: Tensor | None,
-                dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+def merge_gates(
+    g: Tensor | None, gk: Tensor | None, gv: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor | None]:
     """One log decay of the rows of a state ``[B, T, H, 1 or K]`` and one of its columns."""
     g, gk, gv = (None if x is None else x.to(dtype) for x in (g, gk, gv))
     g = None if g is None else g[..., None]
@@ -177,8 +186,12 @@ def _key_side(q: Tensor, k: Tensor, g: Tensor | None, gk: Tensor | None) -> _Key
     if g is None:
         return _KeySide(scores.tril(), q, k, None)
     decay = head_decay(g)
-    return _KeySide(scores * decay.matrix, q * decay.since_start[..., None],
-                    k * decay.until_end[..., None], decay.total[..., None, None])
+    return _KeySide(
+        scores * decay.matrix,
+        q * decay.since_start[..., None],
+        k * decay.until_end[..., None],
+        decay.total[..., None, None],
+    )
 
 
 def _value_side(scores: Tensor, v: Tensor, gv: Tensor | None) -> _ValueSide:
@@ -201,14 +214,18 @@ def _value_side(scores: Tensor, v: Tensor, gv: Tensor | None) -> _ValueSide:
         weighted = torch.cat([v_a * total_b[..., None, :], v_b], -2)
         since_start = torch.cat([p_a, p_b * total_a[..., None, :]], -2)
         total = total_a * total_b
-    return _ValueSide(o.reshape(*lead, *shape), weighted.reshape(*lead, *shape),
-                      since_start.reshape(*lead, *shape), total)
+    return _ValueSide(
+        o.reshape(*lead, *shape),
+        weighted.reshape(*lead, *shape),
+        since_start.reshape(*lead, *shape),
+        total,
+    )
 
 
 def _off_diagonal(scores: Tensor) -> list[Tensor]:
     """Lower left quarters ``[..., C / 2s, s, s]`` of the diagonal blocks, s = C / 2, ..., 2, 1."""
     blocks, quarters = scores[..., None, :, :], []
-    while (size := blocks.shape[-1] // 2):
+    while size := blocks.shape[-1] // 2:
         upper, lower = blocks.split(size, -2)
         lower_left, lower_right = lower.split(size, -1)
         quarters.append(lower_left)
