@@ -11,9 +11,11 @@ of them. Only ``wheels`` installs into a fresh one: that is its point.
 import hashlib
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import nox
+from nox.command import CommandFailed
 
 ROOT = Path(__file__).parent
 CONSTRAINTS = ROOT / "constraints-dev.txt"
@@ -28,7 +30,7 @@ BACKENDS = (
     "fla_backend_tilelang",
 )
 DISTRIBUTIONS = ("fla_core", "fla_triton", *BACKENDS, "conformance")
-TEST_TOOLS = ("hatchling", "mypy", "numpy", "pytest", "pytest-timeout", "pytest-xdist")
+TEST_TOOLS = ("editables", "hatchling", "mypy", "numpy", "pytest", "pytest-timeout", "pytest-xdist")
 TEST_TIMEOUT_SECONDS = 300
 
 nox.needs_version = ">=2025.2"
@@ -54,6 +56,18 @@ def run_pytest(session: nox.Session, folder: str, *args: str) -> None:
     selected = args or (f"{folder}/tests",)
     timeout = f"--timeout={TEST_TIMEOUT_SECONDS}"
     in_dev(session, "pytest", f"--rootdir={folder}", timeout, *selected, *session.posargs)
+
+
+def run_every_pytest(session: nox.Session, folders: Iterable[str]) -> None:
+    """Run the tests of several distributions; a failure in one does not hide the others."""
+    failed = []
+    for folder in folders:
+        try:
+            run_pytest(session, folder)
+        except CommandFailed:
+            failed.append(folder)
+    if failed:
+        session.error(f"tests failed in {', '.join(failed)}")
 
 
 def require(session: nox.Session, path: str) -> str:
@@ -156,15 +170,13 @@ def conformance(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["dev"], default=False)
 def backends(session: nox.Session) -> None:
     """Tests of the backends and of the Triton library they share."""
-    for folder in ("fla_triton", *BACKENDS):
-        run_pytest(session, folder)
+    run_every_pytest(session, ("fla_triton", *BACKENDS))
 
 
 @nox.session(venv_backend="none", requires=["dev"])
 def tests(session: nox.Session) -> None:
     """Every distribution's tests; the core's, which are most of them, come last."""
-    for folder in reversed(DISTRIBUTIONS):
-        run_pytest(session, folder)
+    run_every_pytest(session, reversed(DISTRIBUTIONS))
 
 
 @nox.session(venv_backend="none", requires=["dev"], default=False)
