@@ -35,11 +35,23 @@ LAYERS = (
     ("cli",),
     ("",),
     ("ops", "reference"),
-    ("autograd", "torch_ops"),
+    # Running a planned call, eagerly and as a torch operator.
+    ("autograd", "execute", "invoke", "torch_ops"),
     ("dispatch",),
     ("plugins",),
-    # What a call means: its contract, its checks and the features that lower to the base form.
-    ("call", "check", "contract", "contracts", "domain", "lower", "lowerings", "seqlens", "verify"),
+    # What a call means: its contract, its checks, the features that lower to the base form.
+    (
+        "call",
+        "check",
+        "contract",
+        "contracts",
+        "differentiable",
+        "domain",
+        "lower",
+        "lowerings",
+        "seqlens",
+        "verify",
+    ),
     ("errors",),
 )
 
@@ -52,17 +64,20 @@ HEAVY = ("torch", "torch_npu", "triton", "tilelang")
 # Modules that may load a toolchain when imported; all others are light. `import fla_core`,
 # contracts and plugin discovery work without torch; `doctor` runs where importing torch fails.
 HEAVY_ALLOWED = (
-    "fla_core.check",
-    "fla_core.lower",
-    "fla_core.lowerings",
-    "fla_core.seqlens",
     "fla_core.ops",
     "fla_core.ops.*",
     "fla_core.reference.*",
     "fla_core.autograd",
     "fla_core.autograd.*",
+    "fla_core.execute",
+    "fla_core.invoke",
     "fla_core.torch_ops",
     "fla_core.torch_ops.*",
+    "fla_core.check",
+    "fla_core.differentiable",
+    "fla_core.lower",
+    "fla_core.lowerings",
+    "fla_core.seqlens",
     "fla_triton.*",
     "fla_backend_*.*",
     "fla_conformance.*",
