@@ -63,8 +63,14 @@ def delta_recurrent(
     if beta.ndim == 3:
         beta = beta[..., None]
     rows, columns = merge_gates(g, gk, gv, dtype)
-    operands = [q.to(dtype) * scale, k.to(dtype), v.to(dtype), beta.to(dtype),
-                None if rows is None else rows.exp(), None if columns is None else columns.exp()]
+    operands = [
+        q.to(dtype) * scale,
+        k.to(dtype),
+        v.to(dtype),
+        beta.to(dtype),
+        None if rows is None else rows.exp(),
+        None if columns is None else columns.exp(),
+    ]
     state = starting_state(q, v, initial_state, bounds)
     o, final = by_sequence(_recur, state, operands, bounds)
     return o.to(q.dtype), final
@@ -81,14 +87,15 @@ def delta_chunk(
     initial_state: Tensor | None = None,
     scale: float,
     bounds: tuple[int, ...] | None = None,
-    chunk_size: int = 64,
+    chunk_size: int = 32,
     return_states: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Chunk by chunk: what `delta_recurrent` computes, with matrix products inside chunks.
 
     Args:
         beta: ``[B, T, H]``.
-        chunk_size: tokens per chunk, a power of two.
+        chunk_size: tokens per chunk, a power of two. 32 was the fastest or level with 64 on one
+            CPU thread for K = V = 32, 64 and 128.
         return_states: whether to return the state before each chunk, ``[B, T / C, H, K, V]``
             rounded up, or ``[1, NT, H, K, V]`` over all packed sequences in order.
 
@@ -100,47 +107,69 @@ def delta_chunk(
     """
     layout = ChunkLayout.of(q, chunk_size, bounds)
     dtype = compute_dtype(q)
-    q_, k_, v_, beta_, g_, gk_ = (
-        None if x is None else layout.pack(x.to(dtype)).transpose(1, 2).contiguous()
-        for x in (q, k, v, beta, g, gk))
-    keys = _key_side(q_ * scale, k_, g_, gk_)
-    w, u = _solve(keys, v_, beta_)
+
+    def cut(x: Tensor) -> Tensor:
+        return layout.pack(x.to(dtype)).transpose(1, 2).contiguous()
+
+    g, gk = (None if x is None else cut(x) for x in (g, gk))
+    keys = _key_side(cut(q) * scale, cut(k), g, gk)
+    w, u = _solve(keys, cut(v), cut(beta))
     per_chunk = [w, u, keys.k_out.mT]
     if keys.total is not None:
         per_chunk.append(keys.total)
-    errors = [u[:0]]
+    errors: list[Tensor] = []
 
-    def advance(state: Tensor, w: Tensor, u: Tensor, k_out: Tensor,
-                decay: Tensor | None = None) -> Tensor:
+    def advance(
+        state: Tensor, w: Tensor, u: Tensor, k_out: Tensor, decay: Tensor | None = None
+    ) -> Tensor:
         errors.append(u - w @ state)
         kept = state if decay is None else state * decay
         return kept + k_out @ errors[-1]
 
     states, final = layout.scan(starting_state(q, v, initial_state, bounds), advance, *per_chunk)
-    o = keys.q_in @ states + keys.attend @ torch.cat(errors)
+    error = torch.cat(errors) if errors else u
+    o = keys.q_in @ states + keys.attend @ error
     o = layout.unpack(o.transpose(1, 2)).to(q.dtype)
     return o, final, layout.unpack_chunks(states) if return_states else None
 
 
-def _recur(state: Tensor, *operands: Tensor | None) -> tuple[Tensor, Tensor]:
-    q, k, v, beta, row_decay, column_decay = operands
-    length = v.shape[1]
+def _recur(
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    row_decay: Tensor | None,
+    column_decay: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    batch, length, heads = q.shape[:3]
     if not length:
         return v.clone(), state.clone()
-    tokens = ([None] * length if x is None else x.unbind(1) for x in (
-        q[..., None, :], k[..., None, :], k[..., None], v[..., None, :], beta[..., None, :],
-        None if row_decay is None else row_decay[..., None],
-        None if column_decay is None else column_decay[..., None, :]))
+    shape, state = state.shape, state.flatten(0, 1)
+    q, k = _rows(q), _rows(k)
+    always = (q, k, k.mT, _rows(v), _rows(beta))
+    sometimes = (
+        None if row_decay is None else _rows(row_decay).mT,
+        None if column_decay is None else _rows(column_decay),
+    )
+    gates = ([None] * length if x is None else x.unbind() for x in sometimes)
     outputs = []
-    for q, k_row, k_column, v, beta, row_decay, column_decay in zip(*tokens, strict=True):
-        if row_decay is not None:
-            state = state * row_decay
-        if column_decay is not None:
-            state = state * column_decay
-        error = beta * (v - k_row @ state)
-        state = state + k_column * error
-        outputs.append((q @ state).squeeze(-2))
-    return torch.stack(outputs, 1), state
+    for (q, k, k_column, v, beta), *decays in zip(
+        zip(*(x.unbind() for x in always), strict=True), *gates, strict=True
+    ):
+        for decay in decays:
+            if decay is not None:
+                state = state * decay
+        error = beta * (v - torch.bmm(k, state))
+        state = torch.baddbmm(state, k_column, error)
+        outputs.append(torch.bmm(q, state))
+    o = torch.cat(outputs, 1).view(batch, heads, length, shape[-1]).transpose(1, 2)
+    return o, state.view(shape)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """``[B, T, H, D]`` as ``[T, B * H, 1, D]``: at three dimensions products take half the time."""
+    return x.transpose(0, 1).flatten(1, 2).unsqueeze(2)
 
 
 class _KeySide(NamedTuple):
@@ -164,8 +193,14 @@ def _key_side(q: Tensor, k: Tensor, g: Tensor | None, gk: Tensor | None) -> _Key
         return _KeySide(attend.tril(), erase, q, k, k, None)
     decay = head_decay(g)
     since_start = decay.since_start[..., None]
-    return _KeySide(attend * decay.matrix, erase * decay.matrix, q * since_start, k * since_start,
-                    k * decay.until_end[..., None], decay.total[..., None, None])
+    return _KeySide(
+        attend * decay.matrix,
+        erase * decay.matrix,
+        q * since_start,
+        k * since_start,
+        k * decay.until_end[..., None],
+        decay.total[..., None, None],
+    )
 
 
 def _solve(keys: _KeySide, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
