@@ -164,7 +164,7 @@ def _recur(
         state = torch.baddbmm(state, k_column, error)
         outputs.append(torch.bmm(q, state))
     o = torch.cat(outputs, 1).view(batch, heads, length, shape[-1]).transpose(1, 2)
-    return o, state.view(shape)
+    return o.contiguous(), state.view(shape)
 
 
 def _rows(x: Tensor) -> Tensor:
