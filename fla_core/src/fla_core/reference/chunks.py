@@ -35,17 +35,7 @@ class ChunkLayout:
         ValueError: if ``chunk_size`` is not a positive power of two.
     """
 
-    __slots__ = (
-        "_gather",
-        "_order",
-        "_padding",
-        "_scatter",
-        "batch",
-        "length",
-        "offsets",
-        "size",
-        "steps",
-    )
+    __slots__ = ("_packed", "batch", "length", "offsets", "size", "steps")
 
     def __init__(
         self,
@@ -57,8 +47,9 @@ class ChunkLayout:
     ) -> None:
         if chunk_size < 1 or chunk_size & (chunk_size - 1):
             raise ValueError(f"chunk_size: expected a positive power of two, got {chunk_size}")
-        dense = bounds is None or bounds == (0, length)
-        lengths = [length] * batch if dense else [b - a for a, b in pairwise(bounds)]
+        if bounds == (0, length):
+            bounds = None
+        lengths = [length] * batch if bounds is None else [b - a for a, b in pairwise(bounds)]
         longest = max(lengths, default=0)
 
         self.batch, self.length = batch, length
@@ -68,10 +59,8 @@ class ChunkLayout:
         #: N + 1 chunk offsets of the sequences, in their given order.
         self.offsets = (0, *accumulate(counts))
         #: Number of active sequences at each step of a sequential pass.
-        self.steps = tuple(_active(counts))
-        self._order = self._gather = self._scatter = self._padding = None
-        if not dense:
-            self._index(bounds, counts, torch.device(device))
+        self.steps = _active(counts)
+        self._packed = None if bounds is None else self._index(bounds, counts, device)
 
     @classmethod
     def of(cls, x: Tensor, chunk_size: int, bounds: tuple[int, ...] | None) -> ChunkLayout:
@@ -84,25 +73,21 @@ class ChunkLayout:
         return self.offsets[-1]
 
     @property
-    def _per_row(self) -> int:
-        return -(-self.length // self.size)
-
-    @property
     def sequences(self) -> int:
         """Number of sequences, N."""
         return len(self.offsets) - 1
 
     def pack(self, x: Tensor, fill: float = 0) -> Tensor:
         """Cut ``x [B, T, ...]`` into ``[NT, C, ...]``; padding tokens hold ``fill``."""
-        if self._gather is not None:
-            tokens = x[0].index_select(0, self._gather).unflatten(0, (self.chunks, self.size))
-            if self._padding is None:
-                return tokens
-            return tokens.masked_fill(
-                self._padding.view(*self._padding.shape, *[1] * (x.ndim - 2)), fill
-            )
         rest = x.shape[2:]
-        per_row = self._per_row
+        if self._packed is not None:
+            tokens = x[0].index_select(0, self._packed.gather)
+            tokens = tokens.reshape(self.chunks, self.size, *rest)
+            padding = self._packed.padding
+            if padding is None:
+                return tokens
+            return tokens.masked_fill(padding.reshape(*padding.shape, *[1] * len(rest)), fill)
+        per_row = self._chunks_per_row
         missing = per_row * self.size - self.length
         if missing:
             x = F.pad(x, (*[0] * (2 * len(rest)), 0, missing), value=fill)
@@ -110,28 +95,24 @@ class ChunkLayout:
         return rows.transpose(0, 1).reshape(self.chunks, self.size, *rest)
 
     def unpack(self, y: Tensor) -> Tensor:
-        """Join ``y [NT, C, ...]`` into ``[B, T, ...]``, dropping padding."""
+        """Join ``y [NT, C, ...]`` into ``[B, T, ...]``, contiguous and without padding."""
         rest = y.shape[2:]
-        if self._scatter is not None:
-            return y.reshape(self.chunks * self.size, *rest).index_select(0, self._scatter)[None]
-        rows = y.reshape(self._per_row, self.batch, self.size, *rest).transpose(0, 1)
-        return rows.reshape(self.batch, self._per_row * self.size, *rest)[:, : self.length]
+        if self._packed is not None:
+            tokens = y.reshape(self.chunks * self.size, *rest)
+            return tokens.index_select(0, self._packed.scatter)[None]
+        per_row = self._chunks_per_row
+        rows = y.reshape(per_row, self.batch, self.size, *rest).transpose(0, 1)
+        return rows.reshape(self.batch, per_row * self.size, *rest)[:, : self.length].contiguous()
 
     def unpack_chunks(self, y: Tensor) -> Tensor:
         """Order values per chunk ``[NT, ...]`` as ``[B, chunks per row, ...]``.
 
         Packed sequences give ``[1, NT, ...]``, sequence after sequence (see ``offsets``).
         """
-        if self._order is None:
-            return y.reshape(self._per_row, self.batch, *y.shape[1:]).transpose(0, 1)
-        order = self._order.tolist()
-        starts = (0, *accumulate(self.steps))
-        place = [0] * self.chunks
-        for rank, sequence in enumerate(order):
-            first, last = self.offsets[sequence : sequence + 2]
-            for step in range(last - first):
-                place[first + step] = starts[step] + rank
-        return y.index_select(0, torch.tensor(place, dtype=torch.long, device=y.device))[None]
+        if self._packed is not None:
+            return y.index_select(0, self._packed.chunks)[None]
+        rows = y.reshape(self._chunks_per_row, self.batch, *y.shape[1:])
+        return rows.transpose(0, 1)
 
     def scan(
         self, initial: Tensor, step: Callable[..., Tensor], *packed: Tensor
@@ -148,37 +129,57 @@ class ChunkLayout:
             The states before each chunk ``[NT, ...]`` and after the last token ``[N, ...]``; the
             latter never shares memory with ``initial``.
         """
-        state = initial if self._order is None else initial.index_select(0, self._order)
+        table = self._packed
+        state = initial if table is None else initial.index_select(0, table.order)
         before, finished = [], []
-        for active, *parts in zip(self.steps, *(x.split(self.steps) for x in packed), strict=True):
+        # Split, not sliced: the backward of a slice touches the whole tensor.
+        parts = (x.split_with_sizes(self.steps) for x in packed)
+        for active, *chunk in zip(self.steps, *parts, strict=True):
             if active < state.shape[0]:
-                state, done = state.split((active, state.shape[0] - active))
+                state, done = state.split_with_sizes((active, state.shape[0] - active))
                 finished.append(done)
             before.append(state)
-            state = step(state, *parts)
+            state = step(state, *chunk)
         final = torch.cat([state, *reversed(finished)])
-        if self._order is not None:
-            final = final.index_select(0, self._order.argsort())
+        if table is not None:
+            final = final.index_select(0, table.order.argsort())
         states = torch.cat(before) if before else initial.new_empty(0, *initial.shape[1:])
         return states, final
 
-    def _index(self, bounds: tuple[int, ...], counts: Sequence[int], device: torch.device) -> None:
+    @property
+    def _chunks_per_row(self) -> int:
+        return -(-self.length // self.size)
+
+    def _index(
+        self, bounds: tuple[int, ...], counts: Sequence[int], device: torch.device | str
+    ) -> _Packed:
         order = sorted(range(len(counts)), key=lambda i: -counts[i])
-        spans = [
-            (bounds[i] + step * self.size, bounds[i + 1])
-            for step, active in enumerate(self.steps)
-            for i in order[:active]
-        ]
+        places = [(step, i) for step, active in enumerate(self.steps) for i in order[:active]]
+        spans = [(bounds[i] + step * self.size, bounds[i + 1]) for step, i in places]
+        chunks = sorted(range(len(places)), key=lambda row: places[row][::-1])
+
         first, end = torch.tensor(spans, dtype=torch.long).reshape(-1, 2, 1).unbind(1)
         token = first + torch.arange(self.size)
         valid = token < end
         scatter = torch.empty(self.length, dtype=torch.long)
         scatter[token[valid]] = valid.flatten().nonzero().squeeze(1)
-        # Padding reads a token of its own sequence: a value is masked, but a NaN must not travel.
-        gather = token.minimum(end - 1).flatten()
-        self._order = torch.tensor(order, dtype=torch.long, device=device)
-        self._gather, self._scatter = gather.to(device), scatter.to(device)
-        self._padding = None if bool(valid.all()) else valid.logical_not().to(device)
+        return _Packed(
+            order=torch.tensor(order, dtype=torch.long, device=device),
+            chunks=torch.tensor(chunks, dtype=torch.long, device=device),
+            gather=token.minimum(end - 1).flatten().to(device),
+            scatter=scatter.to(device),
+            padding=None if bool(valid.all()) else valid.logical_not().to(device),
+        )
+
+
+class _Packed(NamedTuple):
+    """Index tables of packed sequences."""
+
+    order: Tensor  # [N], sequences, longest first
+    chunks: Tensor  # [NT], rows of the layout, sequence after sequence
+    gather: Tensor  # [NT * C], tokens; padding reads the last token of its own chunk
+    scatter: Tensor  # [T], places of the tokens in NT * C
+    padding: Tensor | None  # [NT, C], where nothing belongs; None if there is no such place
 
 
 def by_sequence(
@@ -195,12 +196,15 @@ def by_sequence(
         operands: ``[B, T, ...]`` or None.
         bounds: N + 1 token offsets of the packed sequences of one row, or None.
     """
-    if bounds is None or len(bounds) == 2:
+    if bounds is None or len(bounds) <= 2:
         return run(state, *operands)
     lengths = [end - start for start, end in pairwise(bounds)]
     # Split, not sliced: the backward of a slice touches the whole row.
-    spans = [[None] * len(lengths) if x is None else x.split(lengths, 1) for x in operands]
-    runs = [run(start, *span) for start, *span in zip(state.split(1), *spans, strict=True)]
+    spans = [
+        [None] * len(lengths) if x is None else x.split_with_sizes(lengths, 1) for x in operands
+    ]
+    states = state.split_with_sizes([1] * len(lengths))
+    runs = [run(start, *span) for start, *span in zip(states, *spans, strict=True)]
     return torch.cat([o for o, _ in runs], 1), torch.cat([final for _, final in runs])
 
 
@@ -276,7 +280,7 @@ def _merge(
     scores_a, scores_b = halves(scores, -4)
 
     across = rows_b.flatten(-3, -2) @ columns_a.mT
-    lower = torch.cat([across.unflatten(-2, (-1, size)), scores_b], -1)
+    lower = torch.cat([torch.unflatten(across, -2, (-1, size)), scores_b], -1)
     scores = torch.cat([F.pad(scores_a, (0, size)), lower], -2)
     rows = torch.cat([rows_a, rows_b * total_a[..., None, None, :]], -2)
     columns = torch.cat([columns_a * total_b[..., None, :], columns_b], -2)
@@ -285,12 +289,11 @@ def _merge(
 
 def halves(x: Tensor, dim: int) -> tuple[Tensor, ...]:
     """Even and odd entries along ``dim``: the left and right halves of blocks to be merged."""
-    return x.unflatten(dim, (-1, 2)).unbind(dim)
+    return torch.unflatten(x, dim, (-1, 2)).unbind(dim)
 
 
-def _active(counts: Sequence[int]) -> list[int]:
+def _active(counts: Sequence[int]) -> tuple[int, ...]:
     ending = [0] * (max(counts, default=0) + 1)
     for count in counts:
         ending[count] += 1
-    active = list(accumulate(ending, initial=0))
-    return [len(counts) - gone for gone in active[1:-1]]
+    return tuple(len(counts) - gone for gone in list(accumulate(ending))[:-1])

@@ -10,7 +10,6 @@ Transformers with Hardware-Efficient Training", 2024, equations 3 and 4; scalar 
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -53,13 +52,13 @@ def decay_recurrent(
     """
     dtype = compute_dtype(q)
     state = starting_state(q, v, initial_state, bounds)
-    row_decay, column_decay = merge_gates(g, gk, gv, dtype)
+    rows, columns = merge_gates(g, gk, gv, dtype)
     operands = [
         q.to(dtype) * scale,
         k.to(dtype),
         v.to(dtype),
-        None if row_decay is None else row_decay.exp()[..., None],
-        None if column_decay is None else column_decay.exp()[..., None, :],
+        None if rows is None else rows.exp(),
+        None if columns is None else columns.exp(),
     ]
     o, final = by_sequence(_recur, state, operands, bounds)
     return o.to(q.dtype), final
@@ -94,12 +93,13 @@ def decay_chunk(
     """
     layout = ChunkLayout.of(q, chunk_size, bounds)
     dtype = compute_dtype(q)
-    q_, k_, v_, g_, gk_, gv_ = (
-        None if x is None else layout.pack(x.to(dtype)).transpose(1, 2)
-        for x in (q, k, v, g, gk, gv)
-    )
-    keys = _key_side((q_ * scale).contiguous(), k_.contiguous(), g_, gk_)
-    values = _value_side(keys.scores, v_.contiguous(), gv_)
+
+    def by_head(x: Tensor) -> Tensor:
+        return layout.pack(x.to(dtype)).transpose(1, 2).contiguous()
+
+    g, gk, gv = (None if x is None else by_head(x) for x in (g, gk, gv))
+    keys = _key_side(by_head(q) * scale, by_head(k), g, gk)
+    values = _value_side(keys.scores, by_head(v), gv)
 
     decay = keys.total
     if values.total is not None:
@@ -142,21 +142,36 @@ def merge_gates(
     return (gk if g is None else g if gk is None else gk + g), gv
 
 
-def _recur(state: Tensor, *operands: Tensor | None) -> tuple[Tensor, Tensor]:
-    v = operands[2]
-    length = v.shape[1]
+def _recur(
+    state: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    row_decay: Tensor | None,
+    column_decay: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    batch, length, heads = q.shape[:3]
     if not length:
         return v.clone(), state.clone()
-    outputs = []
-    tokens = ([None] * length if x is None else x.unbind(1) for x in operands)
-    for q, k, v, row_decay, column_decay in zip(*tokens, strict=True):
-        if row_decay is not None:
-            state = state * row_decay
-        if column_decay is not None:
-            state = state * column_decay
-        state = state + k[..., None] * v[..., None, :]
-        outputs.append((q[..., None, :] @ state).squeeze(-2))
-    return torch.stack(outputs, 1), state
+
+    def by_token(x: Tensor) -> Tensor:
+        # [T, B * H, 1, D]: products of three dimensions take half the time of those of four.
+        return x.transpose(0, 1).flatten(1, 2)[:, :, None]
+
+    absent = [None] * length
+    rows = absent if row_decay is None else by_token(row_decay).mT.unbind()
+    columns = absent if column_decay is None else by_token(column_decay).unbind()
+    products = (by_token(q).unbind(), by_token(k).mT.unbind(), by_token(v).unbind())
+    state, outputs = state.flatten(0, 1), []
+    for q, k, v, row, column in zip(*products, rows, columns, strict=True):
+        if row is not None:
+            state = state * row
+        if column is not None:
+            state = state * column
+        state = torch.baddbmm(state, k, v)
+        outputs.append(torch.bmm(q, state))
+    o = torch.unflatten(torch.cat(outputs, 1), 0, (batch, heads)).transpose(1, 2)
+    return o, torch.unflatten(state, 0, (batch, heads))
 
 
 def _step(state: Tensor, decay: Tensor, update: Tensor) -> Tensor:
@@ -226,8 +241,10 @@ def _off_diagonal(scores: Tensor) -> list[Tensor]:
     """Lower left quarters ``[..., C / 2s, s, s]`` of the diagonal blocks, s = C / 2, ..., 2, 1."""
     blocks, quarters = scores[..., None, :, :], []
     while size := blocks.shape[-1] // 2:
-        upper, lower = blocks.split(size, -2)
-        lower_left, lower_right = lower.split(size, -1)
+        upper, lower = blocks.split_with_sizes((size, size), -2)
+        lower_left, lower_right = lower.split_with_sizes((size, size), -1)
         quarters.append(lower_left)
-        blocks = torch.stack([upper.split(size, -1)[0], lower_right], -3).flatten(-4, -3)
+        blocks = torch.stack(
+            [upper.split_with_sizes((size, size), -1)[0], lower_right], -3
+        ).flatten(-4, -3)
     return quarters
