@@ -15,6 +15,9 @@ from fla_core.verify import OK, CallView, Reason, Verdict
 
 Presence = Literal["required", "optional", "forbidden"]
 
+AXES = ("B", "T", "H", "HV", "K", "V", "N")
+"""Axis letters, in the order in which sizes are handed around."""
+
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 SHORT_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 

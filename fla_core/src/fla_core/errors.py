@@ -1,7 +1,7 @@
 """Errors are data: each has fields a program can read and one fixed shape a person can read.
 
-The first line says what is wrong; below it stand aligned ``label  text`` rows, ending where possible
-in the next thing to do. Every sentence a user sees about a refused call is built in this module.
+The first line says what is wrong; below it stand aligned ``label  text`` rows, ending where
+possible in the next thing to do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fla_core.dispatch.plan import Decision
+    from fla_core.dispatch.decision import Decision
     from fla_core.plugins.record import PluginRecord
 
 Row = tuple[str, str]
@@ -53,7 +53,7 @@ class DtypeError(ContractError, TypeError):
 
 
 class RemovedKeywordError(ContractError, DeprecationWarning):
-    """A keyword of older releases that now has no meaning; catches as ``DeprecationWarning`` too."""
+    """A keyword of older releases without meaning now; also a ``DeprecationWarning``."""
 
 
 class UnsupportedError(FlaError, NotImplementedError):
@@ -101,30 +101,33 @@ class PluginLoadError(FlaError, RuntimeError):
 
     def __init__(self, record: PluginRecord, next_step: str = "fla-kernels doctor") -> None:
         self.record, self.next_step = record, next_step
-        rows = [("state", record.summary()), ("from", record.origin), ("next", next_step)]
+        rows = [("state", record.summary()), ("from", str(record.origin)), ("next", next_step)]
         super().__init__(layout(f"backend {record.name!r} cannot be used", rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.record, self.next_step)
 
 
+class SelectionWarning(UserWarning):
+    """A call is served otherwise than its user may expect: by the slow reference, for instance."""
+
+
 class ImplementationError(FlaError, RuntimeError):
     """An implementation broke its promise: wrong outputs, missing gradients, changed inputs."""
 
-    def __init__(self, implementation: str, problem: str, expected: str = "", got: str = "") -> None:
+    def __init__(
+        self, implementation: str, problem: str, expected: str = "", got: str = ""
+    ) -> None:
         self.implementation, self.problem = implementation, problem
         self.expected, self.got = expected, got
+        without = f"FLA_BACKEND=auto,-{implementation.partition(':')[0]}"
         rows = [
             ("problem", problem),
             ("expected", expected),
             ("got", got),
-            ("next", f"report it to the plugin's author; FLA_BACKEND=auto,-{_plugin(implementation)}"),
+            ("next", f"report it to the plugin's author; {without} goes on without it"),
         ]
         super().__init__(layout(f"{implementation} returned what it must not", rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.implementation, self.problem, self.expected, self.got)
-
-
-def _plugin(implementation: str) -> str:
-    return implementation.partition(":")[0]

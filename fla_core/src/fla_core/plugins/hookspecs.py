@@ -20,7 +20,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def fla_backend() -> Backend:  # type: ignore[empty-body]
-    """Return the plugin's card. Called once, when the plugin is loaded; must import nothing heavy."""
+    """Return the plugin's card. Called once, on loading; imports nothing heavy."""
 
 
 @hookspec
@@ -35,7 +35,7 @@ def fla_validity() -> Iterable[Validity]:  # type: ignore[empty-body]
 
 @hookspec
 def fla_probe(device: str) -> Probe:  # type: ignore[empty-body]
-    """Compile and run one tiny kernel on a device (``"cuda:0"``). Called lazily, at most once each."""
+    """Compile and run one tiny kernel on a device (``"cuda:0"``). Called lazily, once each."""
 
 
 @hookspec

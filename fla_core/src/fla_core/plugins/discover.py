@@ -1,0 +1,89 @@
+"""Finding plugins through installed metadata; nothing of a plugin is imported here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import importlib_metadata
+from importlib_metadata import Distribution, EntryPoint
+
+from fla_core.plugins.record import Origin, PluginRecord
+from fla_core.plugins.validate import name_problem
+
+GROUP = "fla_core.backends"
+CORE = "fla-kernels-core"
+REFERENCE = "reference"
+REFERENCE_TARGET = "fla_core.reference.plugin"
+
+
+def discover() -> list[PluginRecord]:
+    """Return a record for the built-in reference and for every entry point of the group.
+
+    Plugins come in the order of their distributions' names, never of installation; of two with the
+    same name the first is kept, the other is reported broken.
+    """
+    records = [reference_record()]
+    kept: dict[str, PluginRecord] = {}
+    for record in sorted(_found(), key=lambda r: (r.origin.distribution, r.name, r.target)):
+        records.append(record)
+        if problem := name_problem(record.name):
+            record.breaks("discover", problem)
+        elif (first := kept.setdefault(record.name, record)) is not record:
+            record.breaks("discover", f"the name is taken by {first.origin} ({first.target})")
+            first.notes.append(f"{record.origin} ({record.target}) wants the same name")
+    return records
+
+
+def reference_record() -> PluginRecord:
+    """The record of the plugin that is always there."""
+    origin = Origin(CORE, _version(CORE), built_in=True)
+    return PluginRecord(REFERENCE, origin, REFERENCE_TARGET)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib_metadata.version(distribution)
+    except importlib_metadata.PackageNotFoundError:
+        return ""
+
+
+def _found() -> Iterable[PluginRecord]:
+    # Un-deduplicated on purpose: a stale copy of a distribution further down sys.path is the usual
+    # reason why an upgrade seems to have no effect, and entry_points() hides it.
+    copies: dict[str, list[Distribution]] = defaultdict(list)
+    for distribution in importlib_metadata.distributions():
+        if distribution.entry_points.select(group=GROUP):
+            copies[_normal(distribution.metadata["Name"] or "unknown")].append(distribution)
+    for name, distributions in copies.items():
+        active, *shadowed = distributions
+        notes = [
+            f"a shadowed copy, version {copy.version}, lies at {_place(copy)}" for copy in shadowed
+        ]
+        for entry in active.entry_points.select(group=GROUP):
+            yield _record(name, active, entry, notes)
+
+
+def _record(
+    name: str, distribution: Distribution, entry: EntryPoint, notes: list[str]
+) -> PluginRecord:
+    origin = Origin(name, distribution.version or "", _editable(distribution))
+    return PluginRecord(
+        entry.name, origin, entry.value.partition("[")[0].strip(), notes=list(notes)
+    )
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _editable(distribution: Distribution) -> bool:
+    try:
+        direct = distribution.origin
+    except Exception:  # metadata written by hand need not be valid JSON
+        return False
+    return bool(getattr(getattr(direct, "dir_info", None), "editable", False))
+
+
+def _place(distribution: Distribution) -> str:
+    return str(distribution.locate_file(""))

@@ -1,0 +1,70 @@
+"""Requirements of plugins, answered from the metadata of installed distributions only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import importlib_metadata
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
+
+
+def installed_version(name: str) -> str | None:
+    """Version of a distribution, or of the distribution that provides an import package ``name``.
+
+    Vendor builds carry other names: ``pytorch-triton-rocm`` provides ``triton``.
+    """
+    try:
+        return importlib_metadata.version(name)
+    except importlib_metadata.PackageNotFoundError:
+        pass
+    providers = _providers().get(name.replace("-", "_"), ())
+    return importlib_metadata.version(providers[0]) if providers else None
+
+
+@cache
+def _providers() -> Mapping[str, list[str]]:
+    return importlib_metadata.packages_distributions()
+
+
+def parse_requirement(text: str) -> Requirement | str:
+    """Return the requirement, or why it cannot be read."""
+    try:
+        return Requirement(text)
+    except InvalidRequirement as error:
+        return f"{text!r} is not a requirement: {str(error).splitlines()[0]}"
+
+
+def unmet(requirements: tuple[str, ...]) -> str:
+    """Name the first requirement that is not met; ``""`` when all are."""
+    for text in requirements:
+        requirement = parse_requirement(text)
+        if isinstance(requirement, str):
+            return requirement
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        version = installed_version(requirement.name)
+        if version is None:
+            return f"needs {text}, which is not installed"
+        if not _contains(requirement, version):
+            return f"needs {text}, found {version}"
+    return ""
+
+
+def matches(text: str, versions: Mapping[str, str]) -> bool:
+    """True when the toolchain at hand satisfies a requirement; ``versions`` win over metadata."""
+    if text in ("", "*"):
+        return True
+    requirement = parse_requirement(text)
+    if isinstance(requirement, str):
+        return False
+    version = versions.get(requirement.name) or installed_version(requirement.name)
+    return version is not None and _contains(requirement, version)
+
+
+def _contains(requirement: Requirement, version: str) -> bool:
+    try:
+        return requirement.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:
+        return False
