@@ -108,7 +108,7 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["dev"])
 def layers(session: nox.Session) -> None:
-    """Imports point downwards, modules stay small; the checker itself is tested first."""
+    """Imports point downwards, modules stay small; the checkers themselves are tested first."""
     run_pytest(session, "tools")
     in_dev(session, "python", "tools/check_layers.py")
 
@@ -117,7 +117,7 @@ def layers(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Static types, strictly."""
     sources = [f"{folder}/src" for folder in ("fla_core", *BACKENDS, "conformance")]
-    in_dev(session, "mypy", *sources)
+    in_dev(session, "mypy", *sources, "tools/check_layers.py", "tools/check_wheels.py")
 
 
 @nox.session(venv_backend="none", requires=["dev"])
