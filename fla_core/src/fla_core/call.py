@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,7 +67,20 @@ class Call:
                 f"{', '.join(self.tensors)}"
             ) from None
 
+    def get(self, name: str) -> Tensor | None:
+        """The tensor of that name; None when it is absent or the contract has no such argument."""
+        return self.tensors.get(name)
+
+    def but(self, **tensors: Tensor | None) -> Call:
+        """A copy with some tensors replaced."""
+        return replace(self, tensors={**self.tensors, **tensors})
+
+    @property
+    def bounds(self) -> tuple[int, ...] | None:
+        """Boundaries of packed sequences on the host; None for a dense batch."""
+        return None if self.seqlens is None else self.seqlens.bounds
+
     @property
     def num_sequences(self) -> int:
         """N: number of packed sequences, or the batch size of a dense call."""
-        return int(self.tensors["q"].shape[0]) if self.seqlens is None else self.seqlens.count  # type: ignore[union-attr]
+        return int(self.q.shape[0]) if self.seqlens is None else self.seqlens.count

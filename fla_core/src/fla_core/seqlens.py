@@ -1,4 +1,4 @@
-"""Packed sequences: where each begins and ends, known on the device and, when possible, on the host."""
+"""Packed sequences: where each begins and ends, on the device and, once known, on the host."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import weakref
 import torch
 from torch import Tensor
 
-_HOST_CACHE_SIZE = 64
-_host_cache: dict[int, tuple[weakref.ref[Tensor], int, tuple[int, ...]]] = {}
+_CACHE_SIZE = 64
+_cache: dict[int, tuple[weakref.ref[Tensor], int, SeqLens]] = {}
 
 
 class SeqLens:
@@ -17,26 +17,28 @@ class SeqLens:
     Attributes:
         device: the boundaries ``[N+1]``, int32 or int64, where the kernels run.
         count: N.
+        checked_length: T for which the boundaries were found valid; -1 before.
     """
 
-    __slots__ = ("_bounds", "_tables", "count", "device")
+    __slots__ = ("_bounds", "_tables", "checked_length", "count", "device")
 
     def __init__(self, device: Tensor, bounds: tuple[int, ...] | None = None) -> None:
         self.device = device
         self.count = int(device.shape[0]) - 1
+        self.checked_length = -1
         self._bounds = bounds
         self._tables: dict[int, Tensor] = {}
 
     @property
     def known(self) -> bool:
-        """True when the boundaries are known on the host without a copy."""
+        """True when the boundaries are on the host already."""
         return self._bounds is not None
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """Boundaries on the host; copies them from the device once if they are not known yet."""
+        """Boundaries on the host; copied from the device if they are not known yet."""
         if self._bounds is None:
-            self._bounds = host_bounds(self.device)
+            self._bounds = tuple(self.device.tolist())
         return self._bounds
 
     def chunk_table(self, chunk_size: int) -> Tensor:
@@ -47,19 +49,28 @@ class SeqLens:
         return table
 
 
-def host_bounds(cu_seqlens: Tensor) -> tuple[int, ...]:
-    """Return the boundaries as Python ints, cached by the tensor's identity and version."""
+def cached_seqlens(cu_seqlens: Tensor, host_copy: Tensor | None = None) -> SeqLens:
+    """Return the SeqLens of a boundaries tensor, the same one until the tensor changes.
+
+    Recognised by identity and version, so that packing metadata costs one host copy a batch, not
+    one a layer. Tensors made in inference mode carry no version and are read anew each time.
+    """
     if cu_seqlens.is_inference():
-        return tuple(cu_seqlens.tolist())
+        return SeqLens(cu_seqlens, _tuple_of(host_copy))
     key = id(cu_seqlens)
-    entry = _host_cache.get(key)
+    entry = _cache.get(key)
     if entry is not None and entry[0]() is cu_seqlens and entry[1] == cu_seqlens._version:
         return entry[2]
-    bounds = tuple(cu_seqlens.tolist())
-    if len(_host_cache) >= _HOST_CACHE_SIZE:
-        _host_cache.clear()
-    _host_cache[key] = (weakref.ref(cu_seqlens), cu_seqlens._version, bounds)
-    return bounds
+    # The cached object keeps an alias: holding the tensor itself would keep it alive for ever.
+    seqlens = SeqLens(cu_seqlens.detach(), _tuple_of(host_copy))
+    if len(_cache) >= _CACHE_SIZE:
+        _cache.clear()
+    _cache[key] = (weakref.ref(cu_seqlens), cu_seqlens._version, seqlens)
+    return seqlens
+
+
+def _tuple_of(host_copy: Tensor | None) -> tuple[int, ...] | None:
+    return None if host_copy is None else tuple(host_copy.tolist())
 
 
 def chunk_table(bounds: tuple[int, ...], chunk_size: int, like: Tensor) -> Tensor:

@@ -1,0 +1,178 @@
+"""Features turned into the base form, each as a pure, differentiable torch function.
+
+``NAME(call)`` returns a call without the feature; ``lift_NAME(outputs, call)`` turns the outputs of the lowered call into those of the raw call. Nothing here knows
+autograd: the backward pass re-runs the lowering and lets torch differentiate it. The float64 oracle
+is the token recurrence behind the same functions, so a fused implementation of a feature and this
+definition of it are compared wherever the feature is tested.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fla_core.call import Call
+
+Outputs = dict[str, Tensor]
+
+
+def wide(tensor: Tensor) -> torch.dtype:
+    """The dtype in which gates and states of this tensor are computed: float32, or float64."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _widest(*tensors: Tensor | None) -> torch.dtype:
+    doubles = any(t is not None and t.dtype == torch.float64 for t in tensors)
+    return torch.float64 if doubles else torch.float32
+
+
+def l2norm(call: Call) -> Call:
+    """x / sqrt(sum x^2 + 1e-6) for q and k, over the last dimension."""
+
+    def unit(x: Tensor) -> Tensor:
+        wider = x.to(wide(x))
+        return (wider * (wider.square().sum(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+
+    return call.but(q=unit(call.q), k=unit(call.k))
+
+
+def beta_sigmoid(call: Call) -> Call:
+    """beta := sigmoid(beta), doubled under neg_eigval so that eigenvalues reach [-1, 1]."""
+    beta = call.beta
+    strength = beta.to(wide(beta)).sigmoid()
+    return call.but(beta=2 * strength if "neg_eigval" in call.features else strength)
+
+
+def gate(call: Call) -> Call:
+    """Log decay from its logits, per head or per key channel.
+
+    Without a bound ``g := -exp(A_log) softplus(g + dt_bias)``; with ``lower_bound = L`` it is
+    ``L sigmoid(exp(A_log) (g + dt_bias))``, in [L, 0); an absent A_log counts as rate one.
+    """
+    g: Tensor = call.g
+    bound = call.options.get("lower_bound")
+    decay = log_decay(g, call.A_log, call.dt_bias, bound, channels=g.dim() == 4)
+    return call.but(g=decay, A_log=None, dt_bias=None)
+
+
+def log_decay(
+    logits: Tensor,
+    a_log: Tensor | None,
+    dt_bias: Tensor | None,
+    lower_bound: float | None,
+    channels: bool,
+) -> Tensor:
+    """Gate activation of ``[..., HV]`` or ``[..., HV, K]`` logits, in float32 (or float64)."""
+    x = logits.to(_widest(logits, a_log, dt_bias))
+    if dt_bias is not None:
+        x = x + dt_bias.to(x.dtype).reshape(x.shape[-2:] if channels else x.shape[-1:])
+    rate = None
+    if a_log is not None:
+        rate = a_log.to(x.dtype).exp().reshape((x.shape[-2], 1) if channels else x.shape[-1:])
+    if lower_bound is not None:
+        return lower_bound * torch.sigmoid(x if rate is None else rate * x)
+    decay = F.softplus(x)
+    return -decay if rate is None else -rate * decay
+
+
+def gva(call: Call) -> Call:
+    """Repeat q and k so that value head j reads key head ``j // (HV // H)``."""
+    group = call.v.shape[2] // call.q.shape[2]
+    return call.but(
+        q=call.q.repeat_interleave(group, dim=2), k=call.k.repeat_interleave(group, dim=2)
+    )
+
+
+def g_gamma(call: Call) -> Call:
+    """A decay of each head becomes one of each token and head."""
+    gamma, g, q = call.g_gamma, call.get("g"), call.q
+    spread = gamma.to(_widest(gamma, g)).expand(q.shape[:3])
+    return call.but(g=spread if g is None else g + spread, g_gamma=None)
+
+
+def default_g(call: Call) -> Call:
+    """No gate is a gate of zero."""
+    v = call.v
+    return call.but(g=v.new_zeros(v.shape[:3], dtype=wide(v)))
+
+
+def default_gk(call: Call) -> Call:
+    """No gate on key channels is a gate of zero."""
+    k = call.k
+    return call.but(gk=k.new_zeros(k.shape, dtype=wide(k)))
+
+
+def default_beta(call: Call) -> Call:
+    """No writing strength is one of one."""
+    v = call.v
+    return call.but(beta=v.new_ones(v.shape[:3], dtype=wide(v)))
+
+
+def state_v_first(call: Call) -> Call:
+    """The state arrives as ``[N, HV, V, K]``."""
+    state = call.get("initial_state")
+    return call if state is None else call.but(initial_state=state.transpose(-1, -2))
+
+
+def lift_state_v_first(outputs: Outputs, call: Call) -> Outputs:
+    """The state leaves as ``[N, HV, V, K]``."""
+    turned = {
+        name: outputs[name].transpose(-1, -2).contiguous()
+        for name in ("final_state", "states")
+        if name in outputs
+    }
+    return {**outputs, **turned}
+
+
+def _reversed_time(call: Call, tensor: Tensor) -> Tensor:
+    if call.seqlens is None:
+        return tensor.flip(1)
+    cu = call.seqlens.device.long()
+    position = torch.arange(tensor.shape[1], device=cu.device)
+    sequence = torch.searchsorted(cu[1:], position, right=True)
+    return tensor.index_select(1, cu[sequence] + cu[sequence + 1] - 1 - position)
+
+
+_TIMED = ("q", "k", "v", "g", "gk", "gv", "beta")
+
+
+def reverse(call: Call) -> Call:
+    """Walk every sequence from its last token to its first."""
+    timed = {name: t for name in _TIMED if (t := call.get(name)) is not None}
+    return call.but(**{name: _reversed_time(call, t) for name, t in timed.items()})
+
+
+def lift_reverse(outputs: Outputs, call: Call) -> Outputs:
+    """Outputs back in the order of the tokens; the state is that after the first token."""
+    return {**outputs, "o": _reversed_time(call, outputs["o"])}
+
+
+_NORMALISER_EPS = 1e-10
+
+
+def normalize(call: Call) -> Call:
+    """Carry the normaliser as one more value channel of ones: its state column is z."""
+    v, state, z = call.v, call.get("initial_state"), call.get("initial_z")
+    ones = v.new_ones(*v.shape[:-1], 1)
+    augmented = call.but(v=torch.cat([v, ones], dim=-1), initial_z=None)
+    if state is None and z is None:
+        return augmented
+    k = call.k
+    count = k.shape[0] if call.seqlens is None else call.seqlens.count
+    shape = (count, k.shape[2], k.shape[3])
+    state = v.new_zeros(*shape, v.shape[-1], dtype=wide(v)) if state is None else state
+    column = state.new_zeros(*shape, 1) if z is None else z.to(state.dtype).view(*shape, 1)
+    return augmented.but(initial_state=torch.cat([state, column], dim=-1))
+
+
+def lift_normalize(outputs: Outputs, call: Call) -> Outputs:
+    """Divide by ``scale q_t.z_t + 1e-10`` and split the state into its parts."""
+    o, state = outputs["o"], outputs["final_state"]
+    wider = o.to(wide(o))
+    values, weight = wider[..., :-1], wider[..., -1:]
+    lifted = {"o": (values / (weight + _NORMALISER_EPS)).to(o.dtype)}
+    if "final_state" in call.features:
+        lifted["final_state"] = state[..., :-1].contiguous()
+    lifted["final_z"] = state[..., -1].unsqueeze(1).contiguous()
+    return lifted

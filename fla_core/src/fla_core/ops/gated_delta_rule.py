@@ -1,0 +1,269 @@
+"""Gated DeltaNet (GDN): the delta rule on a state that decays.
+
+``S~_t = diag(exp(gk_t)) exp(g_t) S_{t-1} diag(exp(gv_t)),  e_t = beta_t (v_t - S~_t^T k_t),
+S_t = S~_t + k_t e_t^T,  o_t = scale S_t^T q_t``
+(Yang, Kautz, Hatamizadeh 2025, Gated Delta Networks, equation 10.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fla_core.call import NO_HINTS
+from fla_core.errors import DtypeError
+from fla_core.invoke import Operator, invoke, operator
+from fla_core.lowerings import log_decay
+from fla_core.ops._keywords import (
+    check_beta_mode,
+    check_gate_mode,
+    chunk_hint,
+    leftover,
+    no_context_parallel,
+    unused_chunk_indices,
+)
+from fla_core.ops._shared import Result, pair
+from fla_core.reference.delta import delta_chunk, delta_recurrent
+
+_CHUNK = operator("chunk_gated_delta_rule")
+_RECURRENT = operator("fused_recurrent_gated_delta_rule")
+_CHUNK_SIZES = (16, 32, 64)
+
+
+def chunk_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    chunk_indices: Tensor | None = None,
+    cp_context: None = None,
+    *,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,  # noqa: N803
+    dt_bias: Tensor | None = None,
+    chunk_size: int | None = None,
+    backend: str | None = None,
+    **kwargs: Any,
+) -> Result:
+    """Chunked Gated DeltaNet, for training and prefill. Also named ``chunk_gdn``.
+
+    Args:
+        q, k: ``[B, T, H, K]``, float16, bfloat16, float32 or float64.
+        v: ``[B, T, HV, V]``, the dtype of q; HV is a multiple of H, and value head j reads
+            key head ``j // (HV // H)``.
+        g: log decay ``[B, T, HV]``, any float dtype, not positive; logits under
+            ``use_gate_in_kernel``.
+        beta: writing strength ``[B, T, HV]`` in [0, 2]; logits under
+            ``use_beta_sigmoid_in_kernel``.
+        scale: factor on q; ``K ** -0.5`` when None.
+        initial_state: ``[N, HV, K, V]``, float32 (16-bit states are widened).
+        output_final_state: return the state after the last token.
+        use_qk_l2norm_in_kernel: replace q and k by ``x / sqrt(sum x^2 + 1e-6)``.
+        use_beta_sigmoid_in_kernel: beta becomes ``sigmoid(beta)``.
+        allow_neg_eigval: doubles that sigmoid; needs it.
+        state_v_first: states are ``[N, HV, V, K]``.
+        cu_seqlens: ``[N + 1]`` boundaries of sequences packed in one row (B = 1), int32 or int64;
+            empty sequences are legal.
+        cu_seqlens_cpu: the same on the host, which saves a synchronisation.
+        chunk_indices: ``[NT, 2]``; its shape is checked, and it is not read.
+        cp_context: must be None.
+        use_gate_in_kernel: g becomes ``-exp(A_log) softplus(g + dt_bias)``.
+        A_log, dt_bias: ``[HV]``, parameters of that gate; dt_bias may be None.
+        chunk_size: hint, 16, 32 or 64.
+        backend: selection policy for this call, as in ``FLA_BACKEND``.
+
+    Returns:
+        o ``[B, T, HV, V]`` in the dtype of q, and the final state in float32 or None.
+
+    Raises:
+        ContractError: an argument breaks the contract; it names argument, expectation and value.
+        UnsupportedError: ``cp_context`` is given.
+        NoImplementationError: the policy leaves no implementation for the call.
+    """
+    if kwargs:
+        state_v_first = leftover(_CHUNK.title, chunk_gated_delta_rule, kwargs, state_v_first)
+    no_context_parallel(_CHUNK.title, cp_context)
+    unused_chunk_indices(_CHUNK.title, chunk_indices)
+    for name, value, shape in (("g", g, "[B, T, HV]"), ("beta", beta, "[B, T, HV]")):
+        if value is None:
+            raise DtypeError(_CHUNK.title, name, f"a tensor {shape}", "None")
+    return _gated(
+        _CHUNK,
+        (q, k, v, g, None, None, beta, A_log, dt_bias, initial_state),
+        (
+            output_final_state,
+            use_qk_l2norm_in_kernel,
+            use_gate_in_kernel,
+            use_beta_sigmoid_in_kernel,
+            allow_neg_eigval,
+            state_v_first,
+        ),
+        scale,
+        cu_seqlens,
+        cu_seqlens_cpu,
+        chunk_size,
+        backend,
+    )
+
+
+def fused_recurrent_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+    gv: Tensor | None = None,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,  # noqa: N803
+    dt_bias: Tensor | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    *,
+    backend: str | None = None,
+    **kwargs: Any,
+) -> Result:
+    """Gated DeltaNet token by token. Also named ``fused_recurrent_gdn``. It has gradients.
+
+    Args:
+        g: log decay of value heads ``[B, T, HV]``.
+        gk: log decay of key channels ``[B, T, HV, K]``.
+        gv: log decay of value channels ``[B, T, HV, V]``.
+        beta: ``[B, T, HV]``, ``[B, T, HV, V]`` (a strength for each value channel), or None (ones).
+
+    The other arguments, the result and the errors are those of :func:`chunk_gated_delta_rule`.
+    """
+    if kwargs:
+        state_v_first = leftover(
+            _RECURRENT.title, fused_recurrent_gated_delta_rule, kwargs, state_v_first
+        )
+    if use_gate_in_kernel and g is None:
+        expected = "the gate's logits [B, T, HV] under use_gate_in_kernel=True"
+        raise DtypeError(_RECURRENT.title, "g", expected, "None")
+    if use_beta_sigmoid_in_kernel and beta is None:
+        expected = "logits under use_beta_sigmoid_in_kernel=True"
+        raise DtypeError(_RECURRENT.title, "beta", expected, "None")
+    return _gated(
+        _RECURRENT,
+        (q, k, v, g, gk, gv, beta, A_log, dt_bias, initial_state),
+        (
+            output_final_state,
+            use_qk_l2norm_in_kernel,
+            use_gate_in_kernel,
+            use_beta_sigmoid_in_kernel,
+            allow_neg_eigval,
+            state_v_first,
+        ),
+        scale,
+        cu_seqlens,
+        None,
+        None,
+        backend,
+    )
+
+
+def _gated(
+    op: Operator,
+    tensors: tuple[Tensor | None, ...],
+    flags: tuple[bool, bool, bool, bool, bool, bool],
+    scale: float | None,
+    cu_seqlens: Tensor | None,
+    cu_seqlens_cpu: Tensor | None,
+    chunk_size: int | None,
+    backend: str | None,
+) -> Result:
+    _, _, in_kernel, sigmoid, negative, _ = flags
+    check_beta_mode(op.title, sigmoid, negative)
+    check_gate_mode(op.title, in_kernel, tensors[7], tensors[8])
+    return pair(
+        invoke(
+            op,
+            tensors,
+            flags,
+            scale=scale,
+            cu_seqlens=cu_seqlens,
+            cu_seqlens_cpu=cu_seqlens_cpu,
+            hints=NO_HINTS if chunk_size is None else chunk_hint(op.title, chunk_size, _CHUNK_SIZES),
+            backend=backend,
+        )
+    )
+
+
+chunk_gdn = chunk_gated_delta_rule
+fused_recurrent_gdn = fused_recurrent_gated_delta_rule
+
+
+def fused_gdn_gate(
+    g: Tensor,
+    A_log: Tensor,  # noqa: N803
+    dt_bias: Tensor | None = None,
+    output_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The gate alone: ``-exp(A_log) softplus(g + dt_bias)`` of logits ``[..., HV]``."""
+    return log_decay(g, A_log, dt_bias, None, channels=False).to(output_dtype)
+
+
+def naive_recurrent_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor,
+    g: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+) -> Result:
+    """The recurrence in plain torch, float32 out; one head count, dense. Note beta before g."""
+    o, state = delta_recurrent(
+        *_widened(q, k, v),
+        beta=beta,
+        g=g,
+        initial_state=initial_state,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+    )
+    return o, state if output_final_state else None
+
+
+def naive_chunk_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    chunk_size: int = 64,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+) -> Result:
+    """The chunked form in plain torch, float32 out; one head count, dense. Note g before beta."""
+    o, state, _ = delta_chunk(
+        *_widened(q, k, v),
+        beta=beta,
+        g=g,
+        initial_state=initial_state,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        chunk_size=chunk_size,
+    )
+    return o, state if output_final_state else None
+
+
+def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(t if t.dtype == torch.float64 else t.float() for t in tensors)

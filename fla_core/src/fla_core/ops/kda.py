@@ -1,0 +1,249 @@
+"""Kimi Delta Attention (KDA): the delta rule on a state whose key channels decay separately.
+
+``S~_t = diag(exp(g_t)) S_{t-1},  e_t = beta_t (v_t - S~_t^T k_t),  S_t = S~_t + k_t e_t^T,
+o_t = scale S_t^T q_t``  (Kimi Team 2025, Kimi Linear, equation 1.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fla_core.call import NO_HINTS, Hints
+from fla_core.errors import ContractError
+from fla_core.invoke import Operator, invoke, operator
+from fla_core.lowerings import log_decay
+from fla_core.ops._keywords import (
+    check_beta_mode,
+    check_gate_mode,
+    check_lower_bound,
+    chunk_hint,
+    leftover,
+    no_context_parallel,
+)
+
+_CHUNK = operator("chunk_kda")
+_RECURRENT = operator("fused_recurrent_kda")
+_CHUNK_SIZES = (32, 64)
+
+
+def chunk_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    safe_gate: bool = False,
+    lower_bound: float | None = None,
+    disable_recompute: bool = False,
+    return_intermediate_states: bool = False,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_cpu: Tensor | None = None,
+    cp_context: None = None,
+    use_graph: bool = False,
+    max_num_seqs: int | None = None,
+    *,
+    A_log: Tensor | None = None,  # noqa: N803
+    dt_bias: Tensor | None = None,
+    chunk_size: int | None = None,
+    backend: str | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None] | tuple[Tensor, Tensor | None, Tensor]:
+    """Chunked KDA, for training and prefill.
+
+    Args:
+        q, k: ``[B, T, H, K]``, float16, bfloat16, float32 or float64.
+        v: ``[B, T, HV, V]``, the dtype of q; HV is a multiple of H, and value head j reads
+            key head ``j // (HV // H)``.
+        g: log decay of key channels ``[B, T, HV, K]``, any float dtype, not positive; logits
+            under ``use_gate_in_kernel``.
+        beta: writing strength ``[B, T, HV]`` in [0, 2]; logits under
+            ``use_beta_sigmoid_in_kernel``.
+        scale: factor on q; ``K ** -0.5`` when None.
+        initial_state: ``[N, HV, K, V]``, float32 (16-bit states are widened).
+        output_final_state: return the state after the last token.
+        use_qk_l2norm_in_kernel: replace q and k by ``x / sqrt(sum x^2 + 1e-6)``.
+        use_gate_in_kernel: g becomes ``-exp(A_log) softplus(g + dt_bias)``, or with
+            ``lower_bound`` L ``L sigmoid(exp(A_log) (g + dt_bias))``.
+        use_beta_sigmoid_in_kernel: beta becomes ``sigmoid(beta)``.
+        allow_neg_eigval: doubles that sigmoid; needs it.
+        safe_gate: the caller's promise that every log gate lies in [-5, 0). With
+            ``use_gate_in_kernel`` it needs ``lower_bound`` in [-5, 0).
+        lower_bound: negative and finite; selects the bounded gate under ``use_gate_in_kernel``.
+        disable_recompute: keep intermediates for backward rather than recompute them (a hint).
+        return_intermediate_states: also return the state before each chunk; inference only.
+        state_v_first: states are ``[N, HV, V, K]``.
+        cu_seqlens: ``[N + 1]`` boundaries of sequences packed in one row (B = 1), int32 or int64;
+            empty sequences are legal.
+        cu_seqlens_cpu: the same on the host, which saves a synchronisation.
+        cp_context: must be None.
+        use_graph: the caller pads ``cu_seqlens`` with empty sequences to a fixed length for
+            graph capture; needs ``cu_seqlens``.
+        max_num_seqs: that length less one; checked.
+        A_log: ``[HV]`` or any shape of HV elements, log of the gate's rate.
+        dt_bias: ``[HV * K]``, added to the gate's logits.
+        chunk_size: hint, 32 or 64; it also is the distance of intermediate states.
+        backend: selection policy for this call, as in ``FLA_BACKEND``.
+
+    Returns:
+        o ``[B, T, HV, V]`` in the dtype of q, the final state in float32 or None, and with
+        ``return_intermediate_states`` the states ``[B, NT, HV, K, V]`` in the dtype of k.
+
+    Raises:
+        ContractError: an argument breaks the contract; it names argument, expectation and value.
+        UnsupportedError: ``cp_context`` is given.
+        NoImplementationError: the policy leaves no implementation for the call.
+    """
+    if kwargs:
+        state_v_first = leftover(_CHUNK.title, chunk_kda, kwargs, state_v_first)
+    no_context_parallel(_CHUNK.title, cp_context)
+    if use_graph or max_num_seqs is not None:
+        _check_graph_mode(cu_seqlens, max_num_seqs, disable_recompute)
+    hints = NO_HINTS if chunk_size is None else chunk_hint(_CHUNK.title, chunk_size, _CHUNK_SIZES)
+    if safe_gate or disable_recompute:
+        hints = replace(hints, safe_gate=safe_gate, recompute=not disable_recompute)
+    if return_intermediate_states and disable_recompute:
+        expected = "False beside return_intermediate_states=True"
+        raise ContractError(_CHUNK.title, "disable_recompute", expected, "True")
+    outputs = _kda(
+        _CHUNK,
+        (q, k, v, g, beta, A_log, dt_bias, initial_state),
+        (
+            output_final_state,
+            use_qk_l2norm_in_kernel,
+            use_gate_in_kernel,
+            use_gate_in_kernel and lower_bound is not None,
+            use_beta_sigmoid_in_kernel,
+            allow_neg_eigval,
+            return_intermediate_states,
+            state_v_first,
+        ),
+        lower_bound,
+        scale,
+        cu_seqlens,
+        cu_seqlens_cpu,
+        hints,
+        backend,
+    )
+    final_state = outputs[1] if output_final_state else None
+    if return_intermediate_states:
+        return outputs[0], final_state, outputs[-1]
+    return outputs[0], final_state
+
+
+def fused_recurrent_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A_log: Tensor | None = None,  # noqa: N803
+    dt_bias: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    lower_bound: float | None = None,
+    state_v_first: bool = False,
+    cu_seqlens: Tensor | None = None,
+    *,
+    backend: str | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """KDA token by token, for decoding. It has gradients.
+
+    ``beta`` may also be ``[B, T, HV, V]``, a strength for each value channel. The other arguments,
+    the result and the errors are those of :func:`chunk_kda`.
+    """
+    if kwargs:
+        state_v_first = leftover(_RECURRENT.title, fused_recurrent_kda, kwargs, state_v_first)
+    outputs = _kda(
+        _RECURRENT,
+        (q, k, v, g, beta, A_log, dt_bias, initial_state),
+        (
+            output_final_state,
+            use_qk_l2norm_in_kernel,
+            use_gate_in_kernel,
+            use_gate_in_kernel and lower_bound is not None,
+            use_beta_sigmoid_in_kernel,
+            allow_neg_eigval,
+            False,
+            state_v_first,
+        ),
+        lower_bound,
+        scale,
+        cu_seqlens,
+        None,
+        NO_HINTS,
+        backend,
+    )
+    return outputs[0], outputs[1] if output_final_state else None
+
+
+def _kda(
+    op: Operator,
+    tensors: tuple[Tensor | None, ...],
+    flags: tuple[bool, ...],
+    lower_bound: float | None,
+    scale: float | None,
+    cu_seqlens: Tensor | None,
+    cu_seqlens_cpu: Tensor | None,
+    hints: Hints,
+    backend: str | None,
+) -> tuple[Tensor, ...]:
+    _, _, in_kernel, bounded, sigmoid, negative, _, _ = flags
+    check_beta_mode(op.title, sigmoid, negative)
+    check_gate_mode(op.title, in_kernel, tensors[5], tensors[6], lower_bound)
+    check_lower_bound(op.title, lower_bound, in_kernel, hints.safe_gate)
+    return invoke(
+        op,
+        tensors,
+        flags,
+        scale=scale,
+        cu_seqlens=cu_seqlens,
+        cu_seqlens_cpu=cu_seqlens_cpu,
+        options=(lower_bound if bounded else None,),
+        hints=hints,
+        backend=backend,
+    )
+
+
+def _check_graph_mode(
+    cu_seqlens: Tensor | None, max_num_seqs: int | None, disable_recompute: bool
+) -> None:
+    title = _CHUNK.title
+    if cu_seqlens is None:
+        raise ContractError(title, "use_graph", "cu_seqlens beside it", "cu_seqlens = None")
+    if disable_recompute:
+        raise ContractError(title, "disable_recompute", "False under use_graph=True", "True")
+    entries = cu_seqlens.shape[0]
+    if max_num_seqs is not None and entries != max_num_seqs + 1:
+        expected = f"max_num_seqs + 1 = {max_num_seqs + 1} entries, padded with empty sequences"
+        raise ContractError(title, "cu_seqlens", expected, f"{entries} entries")
+
+
+def fused_kda_gate(
+    g: Tensor,
+    A_log: Tensor | None = None,  # noqa: N803
+    dt_bias: Tensor | None = None,
+    lower_bound: float | None = None,
+    output_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The gate alone, of logits ``[..., HV, K]``: see ``use_gate_in_kernel`` of :func:`chunk_kda`."""
+    check_gate_mode("kda.fused_kda_gate", True, A_log, dt_bias, lower_bound)
+    check_lower_bound("kda.fused_kda_gate", lower_bound, True, False)
+    return log_decay(g, A_log, dt_bias, lower_bound, channels=True).to(output_dtype)
