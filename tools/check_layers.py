@@ -241,7 +241,7 @@ def load(root: Path) -> list[Module]:
         text = path.read_text(encoding="utf-8")
         base = name if path.name == "__init__.py" else name.rpartition(".")[0]
         tree = ast.parse(text, filename=str(path))
-        imports = tuple(find_imports(tree.body, base, files, "import"))
+        imports = tuple(dict.fromkeys(find_imports(tree.body, base, files, "import")))
         lines = len(text.splitlines())
         where = path.relative_to(root)
         modules.append(Module(name, where, package, may_import, lines, imports))
