@@ -111,10 +111,13 @@ def decay_chunk(
     else:
         states, final = layout.scan(initial, _step, decay, update)
 
-    carried = keys.q @ states
-    if values.since_start is not None:
-        carried = carried * values.since_start
-    o = layout.unpack((values.o + carried).transpose(1, 2)).to(q.dtype)
+    if values.since_start is None:
+        # One pass fewer over the outputs than a product and a sum.
+        o = torch.baddbmm(*(x.flatten(0, 1) for x in (values.o, keys.q, states)))
+        o = o.reshape(values.o.shape)
+    else:
+        o = torch.addcmul(values.o, keys.q @ states, values.since_start)
+    o = layout.unpack(o.transpose(1, 2)).to(q.dtype)
     return o, final, layout.unpack_chunks(states) if return_states else None
 
 
