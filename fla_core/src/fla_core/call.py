@@ -63,8 +63,7 @@ class Call:
             return self.tensors[name]
         except KeyError:
             raise AttributeError(
-                f"{self.contract.name} has no argument {name!r}; it has "
-                f"{', '.join(self.tensors)}"
+                f"{self.contract.name} has no argument {name!r}; it has {', '.join(self.tensors)}"
             ) from None
 
     def get(self, name: str) -> Tensor | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -70,9 +71,7 @@ def describe(tensor: Tensor) -> str:
     return f"{dtype_name(tensor.dtype)}{list(tensor.shape)} on {tensor.device}"
 
 
-def _check_kinds(
-    operator: str, contract: Contract, tensors: Mapping[str, Tensor | None]
-) -> None:
+def _check_kinds(operator: str, contract: Contract, tensors: Mapping[str, Tensor | None]) -> None:
     for spec in contract.inputs:
         value = tensors[spec.name]
         if value is None:
@@ -90,9 +89,7 @@ def _letters(shape: str) -> str:
     return ", ".join(shape.split())
 
 
-def _check_dtypes(
-    operator: str, contract: Contract, tensors: Mapping[str, Tensor | None]
-) -> None:
+def _check_dtypes(operator: str, contract: Contract, tensors: Mapping[str, Tensor | None]) -> None:
     q = tensors["q"]
     assert q is not None
     allowed = contract.domain.dtypes
@@ -221,7 +218,7 @@ def check_boundaries(operator: str, bounds: Sequence[int], length: int, argument
     if not bounds or bounds[0] != 0:
         got = f"{argument}[0] = {bounds[0]}" if bounds else "no entries"
         raise ContractError(operator, argument, "boundaries that start at 0", got)
-    for index, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for index, (begin, end) in enumerate(pairwise(bounds)):
         if end < begin:
             got = f"{argument}[{index}] = {begin} > {argument}[{index + 1}] = {end}"
             raise ContractError(operator, argument, "boundaries that never fall", got)

@@ -1,8 +1,8 @@
 """The contract: one mathematical function, in both directions, as frozen data.
 
-Everything that describes an operator is derived from its contract: argument checks, the fake kernel
-of the compiled entrance, conformance cases, documentation, benchmark inputs, ``explain``. A contract
-is importable without torch; what needs torch is named by a ``"module:function"`` string.
+Everything that describes an operator is derived from its contract: argument checks, the fake
+kernel of the compiled entrance, conformance cases, documentation, benchmark inputs, ``explain``.
+A contract is importable without torch; what needs torch is named by a ``"module:function"`` string.
 """
 
 from __future__ import annotations

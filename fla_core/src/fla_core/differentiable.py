@@ -11,9 +11,7 @@ from fla_core.call import Call
 
 Outputs = tuple[Tensor, ...]
 Forward = Callable[[Call, bool], tuple[Outputs, Outputs]]
-Backward = Callable[
-    [Call, Outputs, Sequence[Tensor | None], frozenset[str]], Mapping[str, Tensor]
-]
+Backward = Callable[[Call, Outputs, Sequence[Tensor | None], frozenset[str]], Mapping[str, Tensor]]
 
 
 def differentiable(function: Callable[[Call], Outputs]) -> tuple[Forward, Backward]:

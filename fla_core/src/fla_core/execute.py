@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -65,9 +66,7 @@ def axis_sizes(call: Call) -> dict[str, int]:
     if "states" in call.features:
         size = call.hints.chunk_size or 64
         bounds = call.bounds or (0, q.shape[1])
-        sizes["NT"] = sum(
-            -(-(end - begin) // size) for begin, end in zip(bounds, bounds[1:], strict=False)
-        )
+        sizes["NT"] = sum(-(-(end - begin) // size) for begin, end in pairwise(bounds))
     return sizes
 
 
@@ -135,7 +134,10 @@ def _unpack(plan: Plan, answer: object) -> tuple[tuple[Tensor, ...], tuple[Tenso
         case (tuple() as outputs, tuple() as residuals):
             return outputs, residuals
     raise ImplementationError(
-        plan.id, "forward did not return (outputs, residuals)", "two tuples of tensors", _kind(answer)
+        plan.id,
+        "forward did not return (outputs, residuals)",
+        "two tuples of tensors",
+        _kind(answer),
     )
 
 

@@ -256,9 +256,7 @@ def _known_outputs(
     if plan.lowerings or "states" in checked.features:
         return None
     stand_in = _Count(checked.sizes["N"]) if "varlen" in checked.features else None
-    call = Call(
-        operator.contract, operator.form, named, 1.0, checked.features, seqlens=stand_in
-    )
+    call = Call(operator.contract, operator.form, named, 1.0, checked.features, seqlens=stand_in)
     return expected_outputs(call)
 
 

@@ -1,9 +1,10 @@
 """Features turned into the base form, each as a pure, differentiable torch function.
 
-``NAME(call)`` returns a call without the feature; ``lift_NAME(outputs, call)`` turns the outputs of the lowered call into those of the raw call. Nothing here knows
-autograd: the backward pass re-runs the lowering and lets torch differentiate it. The float64 oracle
-is the token recurrence behind the same functions, so a fused implementation of a feature and this
-definition of it are compared wherever the feature is tested.
+``NAME(call)`` returns a call without the feature; ``lift_NAME(outputs, call)`` turns the outputs
+of the lowered call into those of the raw call. Nothing here knows autograd: the backward pass
+re-runs the lowering and lets torch differentiate it. The float64 oracle is the token recurrence
+behind the same functions, so a fused implementation of a feature and this definition of it are
+compared wherever the feature is tested.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ SIMPLE_GLA = Contract(
     name="simple_gla",
     revision=1,
     equation="S_t = exp(g_t + g_gamma) S_{t-1} + k_t v_t^T;  o_t = scale S_t^T q_t",
-    source="Sun et al. 2023, RetNet, eq. 3; Yang et al. 2024, GLA, section 4; Dao, Gu 2024, Mamba-2",
+    source="Sun et al. 2023, RetNet, eq. 3; Yang et al. 2024, GLA, section 4; Dao, Gu 2024, SSD",
     inputs=(
         s.Q,
         s.K,

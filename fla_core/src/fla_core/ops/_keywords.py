@@ -54,9 +54,7 @@ def chunk_hint(title: str, chunk_size: int | None, allowed: tuple[int, ...] = ()
     if not isinstance(chunk_size, int) or isinstance(chunk_size, bool):
         raise DtypeError(title, "chunk_size", "an int", repr(chunk_size))
     if allowed and chunk_size not in allowed:
-        raise ContractError(
-            title, "chunk_size", " | ".join(map(str, allowed)), str(chunk_size)
-        )
+        raise ContractError(title, "chunk_size", " | ".join(map(str, allowed)), str(chunk_size))
     if chunk_size < 1 or chunk_size & (chunk_size - 1):
         raise ContractError(title, "chunk_size", "a power of two", str(chunk_size))
     return Hints(chunk_size=chunk_size)

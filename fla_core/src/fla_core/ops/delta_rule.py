@@ -160,7 +160,9 @@ def _chunk(
             scale=scale,
             cu_seqlens=cu_seqlens,
             cu_seqlens_cpu=cu_seqlens_cpu,
-            hints=NO_HINTS if chunk_size is None else chunk_hint(op.title, chunk_size, _CHUNK_SIZES),
+            hints=NO_HINTS
+            if chunk_size is None
+            else chunk_hint(op.title, chunk_size, _CHUNK_SIZES),
             backend=backend,
         )
     )

@@ -51,7 +51,7 @@ def chunk_gated_delta_rule(
     cp_context: None = None,
     *,
     use_gate_in_kernel: bool = False,
-    A_log: Tensor | None = None,  # noqa: N803
+    A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
     chunk_size: int | None = None,
     backend: str | None = None,
@@ -131,7 +131,7 @@ def fused_recurrent_gated_delta_rule(
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
     use_gate_in_kernel: bool = False,
-    A_log: Tensor | None = None,  # noqa: N803
+    A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
     use_beta_sigmoid_in_kernel: bool = False,
     allow_neg_eigval: bool = False,
@@ -201,7 +201,9 @@ def _gated(
             scale=scale,
             cu_seqlens=cu_seqlens,
             cu_seqlens_cpu=cu_seqlens_cpu,
-            hints=NO_HINTS if chunk_size is None else chunk_hint(op.title, chunk_size, _CHUNK_SIZES),
+            hints=NO_HINTS
+            if chunk_size is None
+            else chunk_hint(op.title, chunk_size, _CHUNK_SIZES),
             backend=backend,
         )
     )
@@ -213,7 +215,7 @@ fused_recurrent_gdn = fused_recurrent_gated_delta_rule
 
 def fused_gdn_gate(
     g: Tensor,
-    A_log: Tensor,  # noqa: N803
+    A_log: Tensor,
     dt_bias: Tensor | None = None,
     output_dtype: torch.dtype = torch.float32,
 ) -> Tensor:

@@ -54,7 +54,7 @@ def chunk_kda(
     use_graph: bool = False,
     max_num_seqs: int | None = None,
     *,
-    A_log: Tensor | None = None,  # noqa: N803
+    A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
     chunk_size: int | None = None,
     backend: str | None = None,
@@ -148,7 +148,7 @@ def fused_recurrent_kda(
     v: Tensor,
     g: Tensor,
     beta: Tensor,
-    A_log: Tensor | None = None,  # noqa: N803
+    A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
     scale: float | None = None,
     initial_state: Tensor | None = None,
@@ -238,12 +238,12 @@ def _check_graph_mode(
 
 def fused_kda_gate(
     g: Tensor,
-    A_log: Tensor | None = None,  # noqa: N803
+    A_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
     lower_bound: float | None = None,
     output_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The gate alone, of logits ``[..., HV, K]``: see ``use_gate_in_kernel`` of :func:`chunk_kda`."""
+    """The gate alone, of logits ``[..., HV, K]``; see :func:`chunk_kda`, ``use_gate_in_kernel``."""
     check_gate_mode("kda.fused_kda_gate", True, A_log, dt_bias, lower_bound)
     check_lower_bound("kda.fused_kda_gate", lower_bound, True, False)
     return log_decay(g, A_log, dt_bias, lower_bound, channels=True).to(output_dtype)

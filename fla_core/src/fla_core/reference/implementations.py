@@ -1,4 +1,4 @@
-"""The reference plugin's implementations: what :mod:`.decay` and :mod:`.delta` compute, as calls."""
+"""The reference plugin's implementations: :mod:`.decay` and :mod:`.delta` behind calls."""
 
 from __future__ import annotations
 

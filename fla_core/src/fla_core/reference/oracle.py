@@ -6,6 +6,8 @@ recurrence token by token, then the lifts. No dispatch, no chunks, no hand-writt
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -90,7 +92,7 @@ def _states_before_chunks(call: Call) -> Tensor:
     v, count = call.v, call.num_sequences
     blank = (v.shape[2], call.k.shape[3], v.shape[3])
     states = []
-    for sequence, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for sequence, (begin, end) in enumerate(pairwise(bounds)):
         rows = slice(None) if dense else slice(sequence, sequence + 1)
         state = v.new_zeros(count, *blank, dtype=wide(v))
         if call.initial_state is not None:
