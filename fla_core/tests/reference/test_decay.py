@@ -38,7 +38,7 @@ GATE_SETS = [
     ("g", "gk", "gv"),
 ]
 gates = st.sampled_from(GATE_SETS).flatmap(
-    lambda names: st.fixed_dictionaries({name: gate_kinds for name in names})
+    lambda names: st.fixed_dictionaries(dict.fromkeys(names, gate_kinds))
 )
 functions = pytest.mark.parametrize("function", [decay_recurrent, decay_chunk])
 every_gate_set = pytest.mark.parametrize("names", GATE_SETS, ids="+".join)
