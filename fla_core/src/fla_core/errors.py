@@ -67,6 +67,18 @@ class UnsupportedError(FlaError, NotImplementedError):
         return type(self), (self.operator, self.what, self.instead)
 
 
+class UnknownOperatorError(FlaError, LookupError):
+    """There is no public operator and no contract of that name."""
+
+    def __init__(self, name: str, close: tuple[str, ...], contracts: tuple[str, ...]) -> None:
+        self.name, self.close, self.contracts = name, close, contracts
+        rows = [("close", ", ".join(close)), ("contracts", ", ".join(contracts))]
+        super().__init__(layout(f"there is no operator {name!r}", rows))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, self.close, self.contracts)
+
+
 class PolicyError(FlaError, ValueError):
     """A selection policy (``FLA_BACKEND``, ``use``, ``backend=``) cannot be understood."""
 

@@ -22,9 +22,7 @@ CONTRACTS: dict[str, Contract] = {
 def public_names() -> dict[str, tuple[Contract, str]]:
     """Map each public operator name to its contract and form."""
     return {
-        name: (contract, form)
-        for contract in CONTRACTS.values()
-        for name, form in contract.public
+        name: (contract, form) for contract in CONTRACTS.values() for name, form in contract.public
     }
 
 

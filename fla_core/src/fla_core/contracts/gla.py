@@ -8,9 +8,7 @@ from fla_core.contracts import _shared as s
 GLA = Contract(
     name="gla",
     revision=1,
-    equation=(
-        "S_t = diag(exp(gk_t)) S_{t-1} diag(exp(gv_t)) + k_t v_t^T;  o_t = scale S_t^T q_t"
-    ),
+    equation=("S_t = diag(exp(gk_t)) S_{t-1} diag(exp(gv_t)) + k_t v_t^T;  o_t = scale S_t^T q_t"),
     source="Yang et al. 2024, Gated Linear Attention Transformers, eq. 3",
     inputs=(
         s.Q,

@@ -1,18 +1,17 @@
-"""May this candidate serve this call? One function a stage, the first refusal counts."""
+"""May this candidate serve this call? One function a stage; the first refusal counts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 from fla_core.contract import Contract, Lowering
 from fla_core.dispatch import validity
 from fla_core.dispatch.candidates import Candidate
 from fla_core.dispatch.policy import Item, Rule
 from fla_core.plugins.api import Probe
-from fla_core.plugins.record import PluginRecord, State
+from fla_core.plugins.record import PluginRecord
 from fla_core.verify import OK, CallView, Reason, Verdict, run_verifier
 
 Step = tuple[str, Verdict]
@@ -20,10 +19,17 @@ Step = tuple[str, Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a candidate would serve a call: lowerings around it and the call it then sees."""
+    """How a candidate would serve a call.
+
+    Attributes:
+        lowerings: applied around it, in order.
+        view: the lowered call, which is what the implementation sees.
+        raw: the call as it was made.
+    """
 
     lowerings: tuple[Lowering, ...]
     view: CallView
+    raw: CallView
 
 
 def plugin_steps(record: PluginRecord, item: Item, rule: Rule, device_type: str) -> Iterator[Step]:
@@ -35,29 +41,25 @@ def plugin_steps(record: PluginRecord, item: Item, rule: Rule, device_type: str)
 
 
 def _availability(record: PluginRecord) -> Verdict:
-    if record.state in (State.BROKEN, State.UNAVAILABLE) and not record.probes:
-        return Verdict(Reason.STATE, record.summary())
-    return Verdict(Reason.STATE, record.summary()) if record.failure else OK
+    # What a probe said of one device does not count for another; that is a later stage.
+    unusable = record.failure is not None or record.unavailable
+    return Verdict(Reason.STATE, record.summary()) if unusable and not record.rule else OK
 
 
 def _enablement(record: PluginRecord, rule: Rule) -> Verdict:
     if record.rule:
         return Verdict(Reason.POLICY, record.rule)
-    if record.name in rule.excluded:
-        return Verdict(Reason.POLICY, f"-{record.name}")
-    return OK
+    return Verdict(Reason.POLICY, f"-{record.name}") if record.name in rule.excluded else OK
 
 
 def _device(record: PluginRecord, device_type: str) -> Verdict:
-    if record.serves(device_type):
+    if record.serves(device_type) or record.backend is None:
         return OK
-    assert record.backend is not None
     return Verdict(Reason.DEVICE, "device", "|".join(record.backend.targets), device_type)
 
 
 def _toolchain(record: PluginRecord, item: Item) -> Verdict:
-    assert record.backend is not None
-    has = record.backend.toolchain
+    has = "" if record.backend is None else record.backend.toolchain
     if item.toolchain in ("", has):
         return OK
     return Verdict(Reason.TOOLCHAIN, "toolchain", item.toolchain, has)
@@ -68,20 +70,77 @@ def probe_verdict(probe: Probe) -> Verdict:
     return OK if probe.ok else Verdict(Reason.STATE, f"unavailable: {probe.reason}")
 
 
+def fit(contract: Contract, candidate: Candidate, view: CallView) -> Fit:
+    """Choose the lowerings and derive the call that the implementation then sees."""
+    lowerings, features = contract.lowerings_for(view.features, candidate.implementation.domain)
+    if not lowerings:
+        return Fit((), view, view)
+    consumed = {name for lowering in lowerings for name in lowering.consumes}
+    dtypes = {name: dtype for name, dtype in view.dtypes.items() if name not in consumed}
+    for lowering in lowerings:
+        if lowering.when_absent:
+            dtypes[lowering.features[0]] = "float32"
+    lowered = replace(
+        view,
+        features=features,
+        axes=_lowered_axes(view, features),
+        dtypes=dtypes,
+        gradients=view.gradients - consumed,
+    )
+    return Fit(lowerings, lowered, view)
+
+
+def _lowered_axes(view: CallView, features: frozenset[str]) -> dict[str, int | None]:
+    axes = dict(view.axes)
+    if "gva" in view.features - features and "H" in axes:
+        axes["H"] = axes["HV"]  # grouped heads are repeated
+    return axes
+
+
 def candidate_steps(
-    contract: Contract, candidate: Candidate, fit: Fit, raw: CallView, probe: Probe
+    contract: Contract, candidate: Candidate, fitted: Fit, probe: Probe, hypothetical: bool = False
 ) -> Iterator[Step]:
-    """Stages that concern one implementation."""
-    implementation = candidate.implementation
-    yield "arch", _arch(implementation.arch, raw.arch)
-    yield "revision", _revision(contract, implementation.revision)
-    yield "gradients", _gradients(contract, candidate, fit, raw)
+    """Stages that concern one implementation.
+
+    Args:
+        contract: what is computed.
+        candidate: who might compute it.
+        fitted: how.
+        probe: the plugin's answer for the device.
+        hypothetical: no call is made, and facts that are not given become conditions.
+    """
+    raw, view, domain = fitted.raw, fitted.view, candidate.domain
+    if hypothetical:
+        yield from (("condition", Verdict(Reason.OK, text)) for text in conditions(candidate, view))
+        domain = candidate.decidable(view)
+    if raw.arch or not hypothetical:
+        yield "arch", _arch(candidate.implementation.arch, raw.arch)
+    yield "revision", _revision(contract, candidate.implementation.revision)
+    yield "gradients", _gradients(candidate, fitted)
     directions = ("forward", "backward") if raw.gradients else ("forward",)
     rows = candidate.record.validity
-    args = (rows, candidate.identity, directions, raw.arch, probe.versions)
-    yield "validity", validity.check(*args)
-    yield "domain", candidate.domain.check(fit.view)
-    yield "verifier", _verifier(candidate, fit.view)
+    yield (
+        "validity",
+        validity.check(rows, candidate.identity, directions, raw.arch, probe.versions),
+    )
+    yield "domain", domain.check(view)
+    if not (hypothetical and candidate.unknown(view)):
+        yield "verifier", _verifier(candidate, view)
+
+
+def conditions(candidate: Candidate, view: CallView) -> Iterator[str]:
+    """What would have to hold of facts that are not given."""
+    implementation, unknown = candidate.implementation, candidate.unknown(view)
+    if implementation.arch and not view.arch:
+        yield f"only if arch is {' | '.join(implementation.arch)}"
+    for axis, allowed in candidate.domain.axes.items():
+        if axis in unknown:
+            yield f"only if {axis} is {allowed}"
+    for relation in candidate.domain.relations:
+        if unknown.intersection(relation.axes):
+            yield f"only if {relation}"
+    if implementation.verifier is not None and unknown:
+        yield f"only if its verifier agrees, which reads {', '.join(sorted(unknown))}"
 
 
 def _arch(patterns: tuple[str, ...], arch: str) -> Verdict:
@@ -97,25 +156,21 @@ def _revision(contract: Contract, revision: int) -> Verdict:
     return Verdict(Reason.CONTRACT, "revision", want, str(revision))
 
 
-def _gradients(contract: Contract, candidate: Candidate, fit: Fit, raw: CallView) -> Verdict:
-    implementation = candidate.implementation
-    if not raw.gradients:
+def _gradients(candidate: Candidate, fitted: Fit) -> Verdict:
+    implementation, wanted = candidate.implementation, fitted.raw.gradients
+    if not wanted:
         return OK
     if implementation.backward is None:
-        return Verdict(Reason.GRAD, "backward", "no gradients", "gradients wanted")
+        return Verdict(Reason.GRAD, "forward only; gradients are wanted")
     if implementation.gradients is None:
         return OK
-    needed = fit.view.gradients
-    if needed != raw.gradients:
+    needed = fitted.view.gradients
+    if needed != wanted:
         # The gradient of an argument that a lowering consumes comes out of those of the arguments
         # it feeds; which they are is the lowering's business, so all of them must be there.
-        consumed = {name for lowering in fit.lowerings for name in lowering.consumes}
-        needed = frozenset(contract.input_names) - consumed
-        needed = frozenset(n for n in needed if n in fit.view.dtypes)
+        needed = frozenset(fitted.view.dtypes)
     missing = sorted(needed - implementation.gradients)
-    if not missing:
-        return OK
-    return Verdict(Reason.GRAD, f"no gradient of {', '.join(missing)}")
+    return Verdict(Reason.GRAD, f"no gradient of {', '.join(missing)}") if missing else OK
 
 
 def _verifier(candidate: Candidate, view: CallView) -> Verdict:
@@ -125,29 +180,3 @@ def _verifier(candidate: Candidate, view: CallView) -> Verdict:
     if verifier is None:
         return Verdict(Reason.STATE, candidate.record.summary())
     return run_verifier(verifier, view)
-
-
-def fit(contract: Contract, candidate: Candidate, view: CallView) -> Fit:
-    """Choose the lowerings and the call that the implementation then sees."""
-    lowerings, features = contract.lowerings_for(view.features, candidate.implementation.domain)
-    if not lowerings:
-        return Fit((), view)
-    consumed = {name for lowering in lowerings for name in lowering.consumes}
-    dtypes = {name: dtype for name, dtype in view.dtypes.items() if name not in consumed}
-    for lowering in lowerings:
-        if lowering.when_absent:
-            dtypes[lowering.features[0]] = "float32"
-    lowered: dict[str, Any] = {
-        "features": features,
-        "axes": _lowered_axes(view, features),
-        "dtypes": dtypes,
-        "gradients": view.gradients - consumed,
-    }
-    return Fit(lowerings, replace(view, **lowered))
-
-
-def _lowered_axes(view: CallView, features: frozenset[str]) -> dict[str, int | None]:
-    axes = dict(view.axes)
-    if "gva" in view.features - features and "H" in axes:
-        axes["H"] = axes["HV"]
-    return axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
@@ -12,6 +13,7 @@ from fla_core.plugins.api import Implementation
 from fla_core.plugins.load import load_callable
 from fla_core.plugins.record import PluginRecord
 from fla_core.plugins.registry import Registry
+from fla_core.verify import CallView
 
 
 class Candidate:
@@ -39,6 +41,17 @@ class Candidate:
             self.axes |= {"HV"}  # what H becomes when grouped heads are lowered
         self._functions: dict[str, Any] = {}
 
+    def unknown(self, view: CallView) -> frozenset[str]:
+        """Axes it depends on whose size is not known."""
+        return frozenset(axis for axis in self.axes if view.axes.get(axis) is None)
+
+    def decidable(self, view: CallView) -> Domain:
+        """The part of its domain that rests on known sizes only."""
+        unknown = self.unknown(view)
+        axes = {axis: range_ for axis, range_ in self.domain.axes.items() if axis not in unknown}
+        relations = (r for r in self.domain.relations if not unknown.intersection(r.axes))
+        return replace(self.domain, axes=axes, relations=tuple(relations))
+
     def function(self, role: str) -> Any:
         """``forward``, ``backward``, ``residuals`` or ``verifier``, imported once; None if absent.
 
@@ -61,27 +74,39 @@ def beyond(domain: Domain, outer: Domain) -> Domain:
     return Domain(domain.dtypes, axes, relations, domain.features)
 
 
-def collect(contract: Contract, registry: Registry) -> tuple[Candidate, ...]:
-    """Every implementation of a contract among the loaded plugins."""
-    return tuple(
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What dispatch knows of one contract while the set of plugins stays the same.
+
+    Attributes:
+        candidates: every implementation.
+        pick: reduces all sizes to those on which some candidate depends.
+    """
+
+    candidates: tuple[Candidate, ...]
+    pick: Callable[[tuple[Any, ...]], Any]
+
+    def axes(self, sizes: tuple[int | None, ...]) -> dict[str, int | None]:
+        """The picked sizes with their letters."""
+        constrained = _constrained(self.candidates)
+        return {axis: n for axis, n in zip(AXES, sizes, strict=True) if axis in constrained}
+
+
+def known(contract: Contract, registry: Registry) -> Known:
+    """Collect every implementation of a contract among the loaded plugins."""
+    found = tuple(
         Candidate(contract, record, implementation)
         for record in registry
         for implementation in record.implementations
         if implementation.contract == contract.name
     )
-
-
-def picker(candidates: Iterable[Candidate]) -> Callable[[tuple[Any, ...]], Any]:
-    """The function that reduces all sizes to those on which some candidate depends."""
-    constrained: frozenset[str] = frozenset().union(*(c.axes for c in candidates))
+    constrained = _constrained(found)
     indices = [i for i, axis in enumerate(AXES) if axis in constrained]
-    return itemgetter(*indices) if indices else _nothing
+    return Known(found, itemgetter(*indices) if indices else _nothing)
 
 
-def picked(candidates: Iterable[Candidate], sizes: tuple[Any, ...]) -> dict[str, Any]:
-    """The same reduction with its letters."""
-    constrained = frozenset().union(*(c.axes for c in candidates))
-    return {axis: n for axis, n in zip(AXES, sizes, strict=True) if axis in constrained}
+def _constrained(candidates: Iterable[Candidate]) -> frozenset[str]:
+    return frozenset().union(*(candidate.axes for candidate in candidates))
 
 
 def _nothing(sizes: tuple[Any, ...]) -> None:

@@ -12,13 +12,6 @@ from fla_core.verify import CallView, Reason, Verdict
 Considered = tuple[str, str, Verdict]
 """Candidate (an implementation's id, or a plugin's name), stage reached, verdict there."""
 
-_WORDS = {
-    Reason.OK: "accepted",
-    Reason.STATE: "broken",
-    Reason.POLICY: "excluded",
-    Reason.INTERNAL: "faulty",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -114,7 +107,10 @@ def describe(view: CallView) -> str:
 
 def _outcome(stage: str, verdict: Verdict) -> str:
     if verdict.ok:
-        return "accepted"
+        return verdict.subject or "accepted"
     if verdict.code is Reason.STATE:
         return verdict.subject
-    return f"{_WORDS.get(verdict.code, 'refused')}  {verdict} [{stage}]"
+    if verdict.code is Reason.POLICY:
+        return f"excluded  {verdict.subject}"
+    word = "faulty" if verdict.code is Reason.INTERNAL else "refused"
+    return f"{word}  {verdict} [{stage}]"

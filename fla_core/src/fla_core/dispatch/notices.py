@@ -14,7 +14,7 @@ from fla_core.plugins.record import PluginRecord, State
 logger = logging.getLogger("fla_core.dispatch")
 
 
-def after_selection(state: Search, decision: Decision, fell_back: bool) -> None:
+def after_selection(state: Search, decision: Decision) -> None:
     """Give the notices that follow from a new plan."""
     device = state.request.device.type
     for record in state.reached:
@@ -22,7 +22,7 @@ def after_selection(state: Search, decision: Decision, fell_back: bool) -> None:
             detail = f"backend {record.name!r} should serve {device} devices and cannot"
             text = f"{detail}: {record.summary()} (fla-kernels doctor)"
             _say(state, ("broken", record.name, record.detail), text)
-    if fell_back and device != "cpu":
+    if state.fell_back and device != "cpu":
         headline = f"{decision.operator} runs on the slow reference on {device}"
         text = layout(headline, decision.rows())
         _say(state, ("reference", decision.contract, device), text)

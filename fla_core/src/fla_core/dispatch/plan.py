@@ -8,7 +8,8 @@ from typing import Any
 
 from fla_core.contract import Contract, Lowering
 from fla_core.dispatch import notices, resolve
-from fla_core.dispatch.candidates import Candidate, picked
+from fla_core.dispatch.assess import Fit
+from fla_core.dispatch.candidates import Candidate
 from fla_core.dispatch.decision import Decision
 from fla_core.dispatch.runtime import RUNTIME
 from fla_core.plugins.api import Implementation
@@ -90,71 +91,38 @@ def find_plan(
     """
     if traced and gradients:
         sizes = (None, None, *sizes[2:6], None)
-    pick = RUNTIME.pickers.get(contract.name)
-    if pick is None:
-        resolve.prepare(RUNTIME, contract)
-        pick = RUNTIME.pickers[contract.name]
-    key = (operator, form, device, dtypes, pick(sizes), features, gradients, traced, policy)
-    plan = RUNTIME.plans.get(key)
+    known = RUNTIME.known.get(contract.name) or RUNTIME.contract(contract)
+    plans = RUNTIME.plans
+    key = (operator, form, device, dtypes, known.pick(sizes), features, gradients, traced, policy)
+    plan = plans.get(key)
     if plan is None:
-        plan = make_plan(
-            contract,
-            operator,
-            form,
-            device,
-            dtype,
-            dtypes,
-            sizes,
-            features,
-            gradients,
-            traced,
-            policy,
+        view = CallView(
+            contract=contract.name,
+            form=form,
+            device=device.type,
+            arch="",
+            dtype=dtype_name(dtype),
+            dtypes=_named(contract, dtypes),
+            axes=known.axes(sizes),
+            features=features,
+            gradients=gradients,
+            traced=traced,
         )
-        if len(RUNTIME.plans) >= MAX_PLANS:
-            RUNTIME.plans.clear()
-        RUNTIME.plans[key] = plan
+        plan = _make(resolve.Request(contract, operator, device, view, policy))
+        if len(plans) >= MAX_PLANS:
+            plans.clear()
+        plans[key] = plan
     return plan
 
 
-def make_plan(
-    contract: Contract,
-    operator: str,
-    form: str,
-    device: Any,
-    dtype: Any,
-    dtypes: tuple[Any, ...],
-    sizes: tuple[int | None, ...],
-    features: frozenset[str],
-    gradients: frozenset[str],
-    traced: bool,
-    policy: str,
-) -> Plan:
-    """Resolve without looking into the kept plans; arguments as for :func:`find_plan`."""
-    names = {
-        name: dtype_name(each)
-        for name, each in zip(contract.input_names, dtypes, strict=True)
-        if each is not None
-    }
-    view = CallView(
-        contract=contract.name,
-        form=form,
-        device=device.type,
-        arch="",
-        dtype=dtype_name(dtype),
-        dtypes=names,
-        axes=picked(RUNTIME.candidates[contract.name], sizes),
-        features=features,
-        gradients=gradients,
-        traced=traced,
-    )
-    request = resolve.Request(contract, operator, device, view, policy)
-    state, candidate, lowered = resolve.search(RUNTIME, request)
-    if candidate is None or lowered is None:
+def _make(request: resolve.Request) -> Plan:
+    state = resolve.search(RUNTIME, request)
+    decision = state.decision()
+    RUNTIME.trace.decided(decision)
+    if state.chosen is None or state.fit is None:
         raise resolve.no_implementation(state)
-    decision = state.decision(candidate, lowered)
-    fell_back = candidate.record.built_in and state.governing.rule.open
-    notices.after_selection(state, decision, fell_back)
-    return _plan(decision, candidate, lowered.lowerings, lowered.view.features)
+    notices.after_selection(state, decision)
+    return _plan(decision, state.chosen, state.fit)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -162,24 +130,23 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _plan(
-    decision: Decision,
-    candidate: Candidate,
-    lowerings: tuple[Lowering, ...],
-    features: frozenset[str],
-) -> Plan:
+def _named(contract: Contract, dtypes: tuple[Any, ...]) -> dict[str, str]:
+    pairs = zip(contract.input_names, dtypes, strict=True)
+    return {name: dtype_name(dtype) for name, dtype in pairs if dtype is not None}
+
+
+def _plan(decision: Decision, candidate: Candidate, fitted: Fit) -> Plan:
+    backward = candidate.function("backward")
+    watch = RUNTIME.trace.watch
     return Plan(
         decision=decision,
         id=candidate.identity,
         plugin=candidate.record.name,
         implementation=candidate.implementation,
-        lowerings=lowerings,
-        features=features,
-        forward=candidate.function("forward"),
-        backward=candidate.function("backward"),
+        lowerings=fitted.lowerings,
+        features=fitted.view.features,
+        forward=watch(candidate.function("forward"), "forward", decision),
+        backward=None if backward is None else watch(backward, "backward", decision),
         residuals=candidate.function("residuals"),
         strided=candidate.implementation.strided,
     )
-
-
-__all__ = ["Decision", "Plan", "find_plan", "make_plan"]

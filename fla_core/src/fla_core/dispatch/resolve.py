@@ -7,214 +7,180 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fla_core.contract import Contract
-from fla_core.dispatch import assess, candidates, context
+from fla_core.dispatch import assess
 from fla_core.dispatch.assess import Fit, Step
-from fla_core.dispatch.candidates import Candidate
+from fla_core.dispatch.candidates import Candidate, Known
 from fla_core.dispatch.decision import Considered, Decision
-from fla_core.dispatch.policy import AUTOMATIC, Item, Rule, parse
+from fla_core.dispatch.governing import Governing, governing_rule, ordered_plugins
+from fla_core.dispatch.policy import Item
 from fla_core.dispatch.runtime import Runtime
-from fla_core.errors import (
-    FlaError,
-    ImplementationError,
-    NoImplementationError,
-    PluginLoadError,
-    UnknownBackendError,
-)
-from fla_core.plugins.discover import REFERENCE
+from fla_core.errors import FlaError, ImplementationError, NoImplementationError, PluginLoadError
+from fla_core.plugins.api import Probe
 from fla_core.plugins.probe import probe
 from fla_core.plugins.record import PluginRecord, State
 from fla_core.verify import OK, CallView, Reason, Verdict
 
-_REFERENCE_ITEM = Item("reference", REFERENCE)
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call to be placed; ``device`` is a torch device, opaque here but for type and index."""
+    """One call to be placed.
+
+    Attributes:
+        contract: what is computed.
+        operator: name the call is made under.
+        device: a torch device, opaque here but for its type and index.
+        view: metadata of the call; its arch is filled in from each plugin's probe.
+        policy: policy text, ``""`` for that of the environment.
+        hypothetical: nobody calls; facts that are not given become conditions.
+        absent: why no plugin can be probed on the device; ``""`` when it can.
+    """
 
     contract: Contract
     operator: str
     device: Any
     view: CallView
     policy: str
-
-
-@dataclass(frozen=True, slots=True)
-class Governing:
-    """The rule in force for a call, the policy it stands in and who set that."""
-
-    rule: Rule
-    text: str
-    origin: str
+    hypothetical: bool = False
+    absent: str = ""
 
 
 @dataclass(slots=True)
 class Search:
-    """The state of one resolution."""
+    """One walk through the candidates, and what was found so far."""
 
     runtime: Runtime
     request: Request
     governing: Governing
+    known: Known
     considered: list[Considered] = field(default_factory=list)
     reached: list[PluginRecord] = field(default_factory=list)
+    chosen: Candidate | None = None
+    fit: Fit | None = None
 
-    def note(self, candidate: str, step: Step) -> bool:
-        """Record a refusal; True when the candidate may go on."""
-        stage, verdict = step
-        if not verdict.ok:
-            self.considered.append((candidate, stage, verdict))
-        return verdict.ok
+    def passes(self, name: str, steps: Iterator[Step]) -> bool:
+        """Record refusals and remarks; True when nothing refuses."""
+        for stage, verdict in steps:
+            if not verdict.ok or verdict.subject:
+                self.considered.append((name, stage, verdict))
+            if not verdict.ok:
+                return False
+        return True
 
-    def decision(self, chosen: Candidate | None = None, lowered: Fit | None = None) -> Decision:
-        """The decision as it stands."""
-        request = self.request
-        asked = {record.name for record in self.reached}
+    @property
+    def fell_back(self) -> bool:
+        """True when the reference was taken without having been asked for."""
+        chosen = self.chosen
+        built_in = chosen is not None and chosen.record.built_in
+        return built_in and not self.governing.names_reference
+
+    def decision(self) -> Decision:
+        """The outcome."""
+        request, chosen = self.request, self.chosen
+        view = request.view if self.fit is None else self.fit.raw
         return Decision(
             operator=request.operator,
             contract=request.contract.name,
             revision=request.contract.revision,
-            view=request.view if lowered is None else replace(request.view, arch=lowered.view.arch),
+            view=view,
             policy=self.governing.text,
             origin=self.governing.origin,
             chosen=None if chosen is None else chosen.identity,
             considered=tuple(self.considered),
-            plan="" if chosen is None or lowered is None else plan_text(chosen.identity, lowered),
-            not_asked=tuple(
-                (record.name, self._why_not_asked(record, chosen))
-                for record in self.runtime.registry
-                if record.name not in asked
-            ),
+            plan="" if chosen is None or self.fit is None else _plan(chosen.identity, self.fit),
+            not_asked=tuple(self._not_asked()),
         )
 
-    def _why_not_asked(self, record: PluginRecord, chosen: Candidate | None) -> str:
-        if chosen is not None and (record.built_in or self.governing.rule.open):
-            return "an earlier one accepts"
-        hint = " (slow)" if record.built_in else ""
-        return f"the policy does not name it; add ',{record.name}' to allow it{hint}"
+    def _not_asked(self) -> Iterator[tuple[str, str]]:
+        for record in self.runtime.registry:
+            if record in self.reached:
+                continue
+            if self.chosen is not None and self.governing.rule.open:
+                yield record.name, "an earlier one accepts"
+            elif record.name in self.governing.rule.excluded:
+                yield record.name, f"the policy says -{record.name}"
+            else:
+                slow = " (slow)" if record.built_in else ""
+                yield record.name, f"add ',{record.name}' to the policy to allow it{slow}"
 
 
-def plan_text(identity: str, lowered: Fit) -> str:
-    """``acme:kda#chunk (lowered: l2norm, state_v_first)``."""
-    names = ", ".join(lowering.name for lowering in lowered.lowerings)
+def _plan(identity: str, fitted: Fit) -> str:
+    names = ", ".join(lowering.name for lowering in fitted.lowerings)
     return f"{identity} (lowered: {names})" if names else identity
 
 
-def governing_rule(runtime: Runtime, contract: str, operator: str, policy: str) -> Governing:
-    """The first of: the given policy, that of the environment, automatic selection."""
-    settings = runtime.settings
-    sources = [(settings.backend, settings.backend_variable)]
-    if policy and policy != settings.backend:
-        sources.insert(
-            0, (policy, context.ORIGIN if policy == context.innermost.text else "backend=")
-        )
-    for text, origin in sources:
-        if text and (rule := parse(text, origin).rule_for(contract, operator, origin)):
-            _check_names(runtime, rule, text, origin)
-            return Governing(rule, text, origin)
-    return Governing(AUTOMATIC, "auto", "automatic selection")
+def search(runtime: Runtime, request: Request) -> Search:
+    """Walk the candidates in order until one accepts.
 
-
-def _check_names(runtime: Runtime, rule: Rule, text: str, origin: str) -> None:
-    registry = runtime.registry
-    for item in rule.items:
-        if item.kind == "plugin" and registry.get(item.name) is None:
-            raise unknown_backend(runtime, text, origin, item.name)
-
-
-def unknown_backend(runtime: Runtime, text: str, origin: str, name: str) -> UnknownBackendError:
-    """The error for a plugin that is not installed, with the states of those that are."""
-    import difflib
-
-    close = difflib.get_close_matches(name, runtime.registry.names, n=1)
-    states = ", ".join(f"{record.name} ({record.state.value})" for record in runtime.registry)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    problem = f"no backend {name!r} is installed"
-    return UnknownBackendError(text, origin, problem, f"{hint}installed: {states}")
-
-
-def ordered_plugins(runtime: Runtime, rule: Rule) -> Iterator[tuple[PluginRecord, Item]]:
-    """Plugins in the order in which the rule asks them, each once."""
-    seen: set[str] = set()
-    for item in rule.items:
-        if item.kind == "exclude":
-            continue
-        for record in _meant(runtime, item):
-            # Two records may share a name; the second is broken and is still worth a line.
-            if record.name not in seen:
-                yield record, item
-        seen.update(record.name for record in _meant(runtime, item))
-    if rule.open and REFERENCE not in seen and REFERENCE not in rule.excluded:
-        record = runtime.registry.get(REFERENCE)
-        if record is not None:
-            yield record, _REFERENCE_ITEM
-
-
-def _meant(runtime: Runtime, item: Item) -> list[PluginRecord]:
-    if item.kind != "auto":
-        record = runtime.registry.get(item.name)
-        return [] if record is None else [record]
-    others = (record for record in runtime.registry if not record.built_in)
-    return sorted(others, key=lambda record: (record.priority, record.name))
-
-
-def search(runtime: Runtime, request: Request) -> tuple[Search, Candidate | None, Fit | None]:
-    """Walk the candidates in order until one accepts."""
+    Raises:
+        PolicyError: the policy cannot be understood.
+        ImplementationError: a verifier of a plugin that a closed policy names is faulty.
+    """
+    known = runtime.contract(request.contract)
     governing = governing_rule(runtime, request.contract.name, request.operator, request.policy)
-    state = Search(runtime, request, governing)
-    for record, item in ordered_plugins(runtime, governing.rule):
+    state = Search(runtime, request, governing, known)
+    for record, item in ordered_plugins(runtime.registry, governing.rule):
         state.reached.append(record)
-        found = _ask_plugin(state, record, item)
-        if found is not None:
-            return state, *found
-    return state, None, None
+        _ask(state, record, item)
+        if state.chosen is not None:
+            break
+    return state
 
 
-def _ask_plugin(state: Search, record: PluginRecord, item: Item) -> tuple[Candidate, Fit] | None:
+def _ask(state: Search, record: PluginRecord, item: Item) -> None:
     request, rule = state.request, state.governing.rule
-    for step in assess.plugin_steps(record, item, rule, request.device.type):
-        if not state.note(record.name, step):
-            return None
-    mine = _implementations(state, record)
+    about_plugin = assess.plugin_steps(record, item, rule, request.device.type)
+    if not state.passes(record.name, about_plugin):
+        return
+    mine = [candidate for candidate in state.known.candidates if candidate.record is record]
     if not mine:
-        verdict = Verdict(Reason.CONTRACT, f"no implementation of {request.contract.name}")
-        state.note(record.name, ("availability", verdict))
-        return None
-    answer = probe(record, request.device, state.runtime.probe_timeout)
-    if not state.note(record.name, ("probe", assess.probe_verdict(answer))):
-        return None
-    for candidate in mine:
+        nothing = Verdict(Reason.CONTRACT, f"no implementation of {request.contract.name}")
+        state.considered.append((record.name, "availability", nothing))
+        return
+    answer, remark = _probed(state, record)
+    if not state.passes(record.name, iter([("probe", remark)])):
+        return
+    form = request.view.form
+    for candidate in sorted(mine, key=lambda c: form not in c.implementation.forms):
         raw = replace(request.view, arch=answer.arch)
-        lowered = assess.fit(request.contract, candidate, raw)
-        steps = assess.candidate_steps(request.contract, candidate, lowered, raw, answer)
-        if _passes(state, candidate, steps):
+        fitted = assess.fit(request.contract, candidate, raw)
+        if state.passes(candidate.identity, _about(state, candidate, fitted, answer)):
             state.considered.append((candidate.identity, "accepted", OK))
-            return candidate, lowered
-    return None
+            state.chosen, state.fit = candidate, fitted
+            return
 
 
-def _implementations(state: Search, record: PluginRecord) -> list[Candidate]:
-    known = state.runtime.candidates[state.request.contract.name]
-    mine = [candidate for candidate in known if candidate.record is record]
-    form = state.request.view.form
-    return sorted(mine, key=lambda candidate: form not in candidate.implementation.forms)
+def _probed(state: Search, record: PluginRecord) -> tuple[Probe, Verdict]:
+    request = state.request
+    if request.absent and not record.built_in:
+        remark = f"would be asked; not probed here ({request.absent})"
+        return Probe(True, arch=request.view.arch), Verdict(Reason.OK, remark)
+    answer = probe(record, request.device, state.runtime.probe_timeout)
+    if record.failure is not None:
+        return answer, Verdict(Reason.STATE, record.summary())
+    return answer, assess.probe_verdict(answer)
 
 
-def _passes(state: Search, candidate: Candidate, steps: Iterator[Step]) -> bool:
-    accepted = all(state.note(candidate.identity, _judged(state, candidate, s)) for s in steps)
-    return accepted and state.note(candidate.identity, ("load", load(candidate)))
+def _about(state: Search, candidate: Candidate, fitted: Fit, answer: Probe) -> Iterator[Step]:
+    request = state.request
+    hypothetical = request.hypothetical
+    steps = assess.candidate_steps(request.contract, candidate, fitted, answer, hypothetical)
+    for stage, verdict in steps:
+        if verdict.code is Reason.INTERNAL:
+            _report_fault(state, candidate, verdict)
+        yield stage, verdict
+    if not hypothetical:
+        yield "load", _load(candidate)
 
 
-def _judged(state: Search, candidate: Candidate, step: Step) -> Step:
-    _, verdict = step
-    if verdict.code is Reason.INTERNAL:
-        candidate.record.notes.append(f"{candidate.identity}: {verdict.subject}")
-        if not state.governing.rule.open:
-            raise ImplementationError(candidate.identity, verdict.subject)
-    return step
+def _report_fault(state: Search, candidate: Candidate, verdict: Verdict) -> None:
+    note = f"{candidate.identity}: {verdict.subject}"
+    if note not in candidate.record.notes:
+        candidate.record.notes.append(note)
+    if not state.governing.rule.open:
+        raise ImplementationError(candidate.identity, verdict.subject)
 
 
-def load(candidate: Candidate) -> Verdict:
-    """Import the functions of an implementation."""
+def _load(candidate: Candidate) -> Verdict:
     for role in ("forward", "backward", "residuals"):
         candidate.function(role)
     failure = candidate.record.failure
@@ -222,7 +188,7 @@ def load(candidate: Candidate) -> Verdict:
 
 
 def no_implementation(state: Search) -> FlaError:
-    """The error for a call nobody accepts, with the first broken plugin as its cause."""
+    """The error for a call nobody accepts; its cause is that of the first broken plugin."""
     broken = [record for record in state.reached if record.state is State.BROKEN]
     error: FlaError = NoImplementationError(state.decision())
     if broken and len(state.reached) == 1:
@@ -230,12 +196,3 @@ def no_implementation(state: Search) -> FlaError:
     if broken and broken[0].failure is not None:
         error.__cause__ = broken[0].failure.cause
     return error
-
-
-def prepare(runtime: Runtime, contract: Contract) -> None:
-    """Load the plugins and note which implementations and axes concern a contract."""
-    runtime.registry.load()
-    if contract.name not in runtime.candidates:
-        found = candidates.collect(contract, runtime.registry)
-        runtime.candidates[contract.name] = found
-        runtime.pickers[contract.name] = candidates.picker(found)

@@ -7,9 +7,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fla_core.contract import Contract
 from fla_core.dispatch import context
+from fla_core.dispatch.candidates import Known, known
 from fla_core.dispatch.settings import Settings, read_settings
+from fla_core.dispatch.trace import Trace
 from fla_core.plugins.probe import PROBE_TIMEOUT
+from fla_core.plugins.record import PluginRecord
 from fla_core.plugins.registry import Registry
 
 
@@ -17,9 +21,9 @@ class Runtime:
     """Settings, plugins and plans of a process.
 
     Attributes:
-        plans: plan by key; read without a lock.
-        pickers: by contract, the function that picks from all sizes those a plan depends on.
-        candidates: by contract, every implementation of every plugin.
+        plans: plan by key, read without a lock. Dropping the plans replaces the dict, so that a
+            plan that was in the making at that moment ends in the old one.
+        known: what is known of each contract, by name; replaced likewise.
         said: notices already given.
         listeners: called when plans are dropped, for those who keep plans of their own.
         probe_timeout: seconds a plugin may take to answer for a device.
@@ -28,18 +32,18 @@ class Runtime:
     def __init__(
         self,
         discover: Callable[[], Registry] = Registry.discovered,
-        environ: Mapping[str, str] | None = None,
+        environ: Mapping[str, str] = os.environ,
         probe_timeout: float = PROBE_TIMEOUT,
     ) -> None:
         self.probe_timeout = probe_timeout
         self.plans: dict[Any, Any] = {}
-        self.pickers: dict[str, Callable[[tuple[Any, ...]], Any]] = {}
-        self.candidates: dict[str, Any] = {}
+        self.known: dict[str, Known] = {}
         self.said: set[Any] = set()
         self.listeners: list[Callable[[], object]] = []
         self._discover = discover
-        self._environ = os.environ if environ is None else environ
+        self._environ = environ
         self._settings: Settings | None = None
+        self._trace: Trace | None = None
         self._registry: Registry | None = None
         self._lock = threading.RLock()
 
@@ -51,26 +55,37 @@ class Runtime:
         return self._settings
 
     @property
+    def trace(self) -> Trace:
+        """Where decisions and calls are reported."""
+        if self._trace is None:
+            self._trace = Trace.opened(self.settings.trace, self.settings.trace_path)
+        return self._trace
+
+    @property
     def registry(self) -> Registry:
         """All plugins, filtered by ``FLA_PLUGINS``, discovered at first use and not yet loaded."""
         if self._registry is None:
             with self._lock:
-                self._registry = self._registry or self._filtered(self._discover())
+                if self._registry is None:
+                    self._registry = self._filtered(self._discover(), self.settings)
         return self._registry
 
-    def _filtered(self, registry: Registry) -> Registry:
-        plugins = self.settings.plugins
-        plugins.check(registry.names)
-        registry.exclude(plugins.rule_for)
-        return registry
+    def contract(self, contract: Contract) -> Known:
+        """Load the plugins and return what they have for a contract."""
+        found = self.known.get(contract.name)
+        if found is None:
+            into = self.known
+            self.registry.load()
+            found = into[contract.name] = known(contract, self.registry)
+        return found
 
     def reload_env(self) -> None:
         """Read the environment again and drop every plan made under the old one."""
         settings = read_settings(self._environ)
         with self._lock:
-            self._settings = settings
             if self._registry is not None:
-                self._filtered(self._registry)
+                self._filtered(self._registry, settings)
+            self._settings, self._trace = settings, None
             self.forget_plans()
         context.environment_text = settings.backend
 
@@ -82,18 +97,23 @@ class Runtime:
 
     def forget_plans(self) -> None:
         """Drop plans and what they were made from; they are made again on demand."""
-        self.plans.clear()
-        self.pickers.clear()
-        self.candidates.clear()
+        self.plans = {}
+        self.known = {}
         for listener in self.listeners:
             listener()
 
     def after_fork(self) -> None:
         """Drop what a child process cannot share with its parent."""
         self._lock = threading.RLock()
-        self.forget_plans()
         if self._registry is not None:
             self._registry.forget_devices()
+        self.forget_plans()
+
+    @staticmethod
+    def _filtered(registry: Registry, settings: Settings) -> Registry:
+        settings.plugins.check(registry.names)
+        registry.exclude(settings.plugins.rule_for)
+        return registry
 
 
 RUNTIME = Runtime()
@@ -113,5 +133,11 @@ def reload_env() -> None:
     RUNTIME.reload_env()
 
 
+def backends() -> tuple[PluginRecord, ...]:
+    """The records of all plugins, loaded where they can be; the built-in reference comes first."""
+    RUNTIME.registry.load()
+    return RUNTIME.registry.records
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: RUNTIME.after_fork())
+    os.register_at_fork(after_in_child=RUNTIME.after_fork)

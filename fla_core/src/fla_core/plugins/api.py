@@ -12,6 +12,18 @@ from fla_core.verify import Verifier
 PLUGIN_API = 1
 """Version of the hooks and of the dataclasses in this module."""
 
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device by name, where torch need not be loaded; a ``torch.device`` serves just as well."""
+
+    type: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+
 Loadable = str | Callable[..., Any]
 """A callable, or ``"module:function"`` to be imported on first use."""
 

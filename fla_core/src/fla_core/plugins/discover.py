@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import importlib_metadata
 from importlib_metadata import Distribution, EntryPoint
@@ -51,7 +52,7 @@ def _version(distribution: str) -> str:
 def _found() -> Iterable[PluginRecord]:
     # Un-deduplicated on purpose: a stale copy of a distribution further down sys.path is the usual
     # reason why an upgrade seems to have no effect, and entry_points() hides it.
-    copies: dict[str, list[Distribution]] = defaultdict(list)
+    copies: dict[str, list[Any]] = defaultdict(list)
     for distribution in importlib_metadata.distributions():
         if distribution.entry_points.select(group=GROUP):
             copies[_normal(distribution.metadata["Name"] or "unknown")].append(distribution)

@@ -28,7 +28,7 @@ def load(record: PluginRecord) -> None:
     with record.lock:
         if record.backend is not None or record.failure or record.unavailable or record.rule:
             return
-        guarded(record, lambda: (_register(record), _ask(record)))
+        guarded(record, lambda: _ask(record, _register(record)))
 
 
 def load_callable(record: PluginRecord, target: Loadable | None) -> Any:
@@ -58,7 +58,7 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _register(record: PluginRecord) -> None:
+def _register(record: PluginRecord) -> Any:
     module = record.module or resolve(record.target)
     # A manager of its own makes roll-back trivial: a plugin that fails is simply not kept.
     manager = pluggy.PluginManager(hookspecs.PROJECT)
@@ -66,6 +66,7 @@ def _register(record: PluginRecord) -> None:
     manager.register(module, name=record.name)
     manager.check_pending()
     record.module, record.hooks = module, manager.hook
+    return manager.hook
 
 
 def resolve(target: str) -> Any:
@@ -77,20 +78,20 @@ def resolve(target: str) -> Any:
     return found
 
 
-def _ask(record: PluginRecord) -> None:
-    answers = record.hooks.fla_backend()
+def _ask(record: PluginRecord, hooks: Any) -> None:
+    answers = hooks.fla_backend()
     if not answers:
         raise _Problem("it has no fla_backend() hook (decorate it with fla_core.plugins.hookimpl)")
     card = answers[0]
     _require(validate.card_problem(card, record.name))
-    implementations = tuple(_items(record.hooks.fla_implementations(), "fla_implementations"))
+    implementations = tuple(_items(hooks.fla_implementations(), "fla_implementations"))
     for item in implementations:
         problem = validate.implementation_problem(
             item, CONTRACTS.get(getattr(item, "contract", ""))
         )
         _require(problem, f"implementation {_label(record, item)}: ")
     _require(validate.duplicate_variant(implementations))
-    rows = tuple(_items(record.hooks.fla_validity(), "fla_validity"))
+    rows = tuple(_items(hooks.fla_validity(), "fla_validity"))
     for row in rows:
         _require(validate.validity_problem(row, record.name), "validity: ")
     for item in implementations:

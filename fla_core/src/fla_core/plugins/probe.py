@@ -29,13 +29,12 @@ def probe(record: PluginRecord, device: Any, timeout: float = PROBE_TIMEOUT) -> 
         if (known := record.probes.get(name)) is not None:
             return known
         answer = NOT_NEEDED if record.built_in else _ask(record, name, timeout)
-        if answer is None:
-            return Probe(False, record.detail)
-        record.probes[name] = answer
+        if record.failure is None:
+            record.probes[name] = answer
         return answer
 
 
-def _ask(record: PluginRecord, device: str, timeout: float) -> Probe | None:
+def _ask(record: PluginRecord, device: str, timeout: float) -> Probe:
     outcome: list[Any] = []
 
     def run() -> None:
@@ -50,12 +49,17 @@ def _ask(record: PluginRecord, device: str, timeout: float) -> Probe | None:
     thread.start()
     thread.join(timeout)
     if not outcome:
-        return record.breaks("probe", f"no answer for {device} within {timeout:g} s")
+        return _broken(record, f"no answer for {device} within {timeout:g} s")
     (answer,) = outcome
     if isinstance(answer, BaseException):
-        return record.breaks("probe", f"{device}: {describe(answer)}", answer)
+        return _broken(record, f"{device}: {describe(answer)}", answer)
     if not answer:
         return Probe(True, "the plugin has no fla_probe() hook")
     if not isinstance(answer[0], Probe):
-        return record.breaks("probe", f"fla_probe() must return a Probe, got {answer[0]!r}")
+        return _broken(record, f"fla_probe() must return a Probe, got {answer[0]!r}")
     return answer[0]
+
+
+def _broken(record: PluginRecord, text: str, cause: BaseException | None = None) -> Probe:
+    record.breaks("probe", text, cause)
+    return Probe(False, text)

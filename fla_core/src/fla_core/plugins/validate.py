@@ -42,7 +42,7 @@ def card_problem(card: Any, name: str) -> str:
     return _card_fields(card)
 
 
-def _card_fields(card: Backend) -> str:
+def _card_fields(card: Any) -> str:
     for field in ("targets", "requires"):
         value = getattr(card, field)
         if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
@@ -82,7 +82,7 @@ def implementation_problem(item: Any, contract: Contract | None) -> str:
     return ""
 
 
-def _implementation_fields(item: Implementation) -> str:
+def _implementation_fields(item: Any) -> str:
     if type(item.revision) is not int:
         return f"revision must be an int, got {item.revision!r}"
     if not isinstance(item.variant, str) or not VARIANT.fullmatch(item.variant):

@@ -1,0 +1,193 @@
+"""``explain``: the decision for a call that nobody makes, also for hardware that is not here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fla_core.contract import Contract
+from fla_core.contracts import CONTRACTS, public_names
+from fla_core.dispatch.context import policy_text
+from fla_core.dispatch.decision import Decision
+from fla_core.dispatch.policy import operator_names
+from fla_core.dispatch.resolve import Request, search
+from fla_core.dispatch.runtime import RUNTIME
+from fla_core.domain import AXES, SHORT_DTYPES
+from fla_core.errors import ContractError, UnknownOperatorError
+from fla_core.plugins.api import Device
+from fla_core.verify import CallView
+
+_LONG_DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
+
+
+def explain(
+    operator: str,
+    *,
+    device: str = "",
+    arch: str = "",
+    dtype: str = "bfloat16",
+    form: str = "",
+    features: Iterable[str] = (),
+    gradients: bool | Iterable[str] = False,
+    backend: str | None = None,
+    **sizes: int,
+) -> Decision:
+    """Say which implementation a call would get and why, without tensors and without computing.
+
+    Facts that are not given become conditions in the answer (``only if K is 64 | 128``).
+
+    Args:
+        operator: public name or contract, optionally with its family: ``"kda.chunk_kda"``.
+        device: ``"cuda"``, ``"cuda:1"``; the machine's accelerator, else the CPU, by default. For a
+            device that this machine does not have, plugins are taken at their word.
+        arch: architecture, ``"sm90"``; giving it keeps plugins from being probed.
+        dtype: of q, k and v: ``"bf16"`` or ``"bfloat16"``.
+        form: ``"chunk"``, ``"recurrent"``, ``"parallel"``; that of the public name by default.
+        features: names of optional features in use, besides those the operator requires.
+        gradients: True for the gradients of all inputs, or their names.
+        backend: selection policy, as on a call.
+        **sizes: axis sizes by letter (``K=128``).
+
+    Returns:
+        the decision; ``print(decision.render())`` shows it.
+
+    Raises:
+        UnknownOperatorError: there is no such operator.
+        ContractError: a fact does not fit the operator.
+        PolicyError: the policy cannot be understood.
+
+    Example:
+        >>> explain("chunk_kda", K=128, dtype="bf16", device="cuda").chosen
+    """
+    contract, name, own_form = find_operator(operator)
+    facts = _Facts(contract, name)
+    target = parse_device(name, device or _default_device())
+    sizes, active = facts.sizes(sizes), facts.features(features)
+    if "HV" in sizes and sizes["HV"] != sizes.get("H", sizes["HV"]):
+        active |= {"gva"}
+    dtypes = facts.dtypes(facts.dtype(dtype), active)
+    view = CallView(
+        contract=contract.name,
+        form=form or own_form,
+        device=target.type,
+        arch=arch,
+        dtype=dtypes["q"],
+        dtypes=dtypes,
+        axes=RUNTIME.contract(contract).axes(tuple(sizes.get(axis) for axis in AXES)),
+        features=active,
+        gradients=facts.gradients(gradients, dtypes),
+    )
+    absent = f"arch {arch} is given" if arch else _absence(target)
+    policy = policy_text(backend)
+    return explain_request(Request(contract, name, target, view, policy, True, absent))
+
+
+def explain_request(request: Request) -> Decision:
+    """The decision for a request made by hand; nothing is raised when nobody accepts."""
+    return search(RUNTIME, request).decision()
+
+
+def find_operator(text: str) -> tuple[Contract, str, str]:
+    """Contract, name and form for a public name or a contract, with or without family.
+
+    Raises:
+        UnknownOperatorError: there is none; close names are suggested.
+    """
+    known: dict[str, tuple[Contract, str, str]] = {}
+    for name, (contract, form) in public_names().items():
+        known.update(dict.fromkeys(_spellings(contract.name, name), (contract, name, form)))
+    for contract in CONTRACTS.values():
+        known[contract.name] = (contract, contract.name, "chunk")
+    if text not in known:
+        close = difflib.get_close_matches(text.rpartition(".")[2], known, n=3)
+        raise UnknownOperatorError(text, tuple(close), tuple(CONTRACTS))
+    return known[text]
+
+
+def _spellings(contract: str, name: str) -> list[str]:
+    return [spelling for spelling in operator_names(contract, name) if spelling.endswith(name)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Checks facts against a contract and fills in what follows from it."""
+
+    contract: Contract
+    operator: str
+
+    def sizes(self, given: Mapping[str, int]) -> dict[str, int]:
+        ranges = self.contract.domain.axes
+        for axis, size in given.items():
+            if axis not in ranges:
+                raise self._error(axis, f"one of the axes {', '.join(ranges)}", f"{axis}={size}")
+            if size not in ranges[axis]:
+                raise self._error(axis, str(ranges[axis]), str(size))
+        sizes = dict(given)
+        if "H" in given and "HV" in ranges:
+            sizes.setdefault("HV", given["H"])
+        return sizes
+
+    def features(self, given: Iterable[str]) -> frozenset[str]:
+        names, known = frozenset(given), self.contract.features
+        for name in sorted(names.difference(known)):
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise self._error("features", f"some of {', '.join(known)}", f"{name!r}{hint}")
+        domain = self.contract.domain
+        return names | {name for name in known if domain.presence(name) == "required"}
+
+    def dtype(self, given: str) -> str:
+        dtype = _LONG_DTYPES.get(given, given.removeprefix("torch."))
+        if (refusal := self.contract.domain.check_dtype(dtype)) is not None:
+            raise self._error("dtype", refusal.want, given)
+        return dtype
+
+    def dtypes(self, dtype: str, active: frozenset[str]) -> dict[str, str]:
+        wide = "float64" if dtype == "float64" else "float32"
+        return {
+            spec.name: dtype if spec.dtype == "activation" else wide
+            for spec in self.contract.inputs
+            if not spec.optional or spec.name in active
+        }
+
+    def gradients(self, given: bool | Iterable[str], dtypes: Mapping[str, str]) -> frozenset[str]:
+        if isinstance(given, bool):
+            return frozenset(dtypes) if given else frozenset()
+        names = frozenset(given)
+        if unknown := sorted(names.difference(dtypes)):
+            raise self._error("gradients", f"some of {', '.join(dtypes)}", unknown[0])
+        return names
+
+    def _error(self, argument: str, expected: str, got: str) -> ContractError:
+        return ContractError(self.operator, argument, expected, got)
+
+
+def parse_device(operator: str, text: str) -> Device:
+    """Read ``"cuda"`` or ``"cuda:1"`` without torch."""
+    kind, colon, index = text.partition(":")
+    if not kind.isidentifier() or (colon and not index.isdecimal()):
+        raise ContractError(operator, "device", "a device such as cuda or cuda:1", text)
+    return Device(kind, int(index) if index else None)
+
+
+def _default_device() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "cpu"
+    found = torch.accelerator.current_accelerator()
+    return "cpu" if found is None or not torch.accelerator.is_available() else found.type
+
+
+def _absence(device: Device) -> str:
+    """Why nothing can be probed on a device; ``""`` when it is there."""
+    if device.type == "cpu":
+        return ""
+    try:
+        import torch
+
+        count = torch.get_device_module(device.type).device_count()
+    except (ImportError, RuntimeError, AttributeError):
+        count = 0
+    return "" if count > (device.index or 0) else f"no {device} device"

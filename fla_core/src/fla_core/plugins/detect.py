@@ -1,0 +1,151 @@
+"""Is the hardware there, and the toolchain? Questions for probes and ``fla_doctor``, cheapest first.
+
+A probe asks in this order: installed metadata, device files, then imports, then the driver. Each
+helper raises :class:`Unavailable` with a reason written for people, and :func:`answered` turns that
+into a :class:`~fla_core.plugins.Probe`, so that a probe reads as a list of conditions and never
+raises.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from glob import glob
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import importlib_metadata
+
+from fla_core.plugins.api import Backend, Probe
+
+NO_IMPLEMENTATIONS = "this backend has no implementations yet"
+
+TRITON_BUILDS = {
+    "pytorch-triton-rocm": "rocm",
+    "triton-rocm": "rocm",
+    "pytorch-triton-xpu": "xpu",
+    "triton-xpu": "xpu",
+    "triton-ascend": "ascend",
+}
+"""Distributions that provide ``triton`` for one vendor; any other is taken for the stock build."""
+
+STOCK = "stock"
+
+
+class Unavailable(Exception):
+    """Why a backend cannot run here, in words for people."""
+
+
+def answered(look: Callable[[], Probe]) -> Probe:
+    """Run the body of a probe; whatever stops it becomes the reason of a refusal."""
+    try:
+        return look()
+    except Unavailable as reason:
+        return Probe(False, str(reason))
+    except Exception as error:
+        return Probe(False, f"looking for the device raised {type(error).__name__}: {error}")
+
+
+def without_kernels(found: str, arch: str, versions: Mapping[str, str]) -> Probe:
+    """The answer where everything is present but there is no kernel to compile and run."""
+    reason = f"{found} is there, but {NO_IMPLEMENTATIONS}"
+    return Probe(False, reason, arch, versions)
+
+
+def device_index(card: Backend, device: str) -> int:
+    """The index in ``"cuda:1"``, 0 when there is none.
+
+    Raises:
+        Unavailable: the card does not name this device type.
+    """
+    kind, _, index = device.partition(":")
+    if kind not in card.targets:
+        raise Unavailable(f"it serves {' and '.join(card.targets)} devices, not {kind!r}")
+    return int(index or 0)
+
+
+def imported(module: str) -> Any:
+    """Import a toolchain.
+
+    Raises:
+        Unavailable: it is not installed, or importing it fails.
+    """
+    if module not in sys.modules and find_spec(module) is None:
+        raise Unavailable(f"{module} is not installed")
+    try:
+        return import_module(module)
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise Unavailable(f"importing {module} raised {type(error).__name__}: {text}") from error
+
+
+def check_present(runtime: Any, index: int, what: str) -> None:
+    """Ask ``torch.cuda``, ``torch.xpu`` or ``torch.npu`` for the device with this index.
+
+    Raises:
+        Unavailable: there is no device, or no such index.
+    """
+    if not runtime.is_available():
+        raise Unavailable(f"torch finds no {what}")
+    count = runtime.device_count()
+    if index >= count:
+        raise Unavailable(f"torch finds {count} {what}(s), there is no index {index}")
+
+
+def providers(module: str) -> dict[str, str]:
+    """Version of each installed distribution that owns an import package, by its name."""
+    names = importlib_metadata.packages_distributions().get(module, [])
+    return {name.lower().replace("_", "-"): importlib_metadata.version(name) for name in names}
+
+
+def triton_build(*vendors: str) -> tuple[str, str]:
+    """Name and version of the distribution that owns ``import triton``.
+
+    Args:
+        vendors: builds that will do, of ``STOCK`` and the values of ``TRITON_BUILDS``.
+
+    Raises:
+        Unavailable: no distribution owns it, several do, or the owner is another vendor's.
+    """
+    owners = providers("triton")
+    if not owners:
+        raise Unavailable("no installed distribution provides triton")
+    if len(owners) > 1:
+        raise Unavailable(f"{_owned(owners)}: they overwrite each other's files, uninstall one")
+    ((name, version),) = owners.items()
+    if TRITON_BUILDS.get(name, STOCK) not in vendors:
+        fitting = [build for build, vendor in TRITON_BUILDS.items() if vendor in vendors]
+        wanted = ["triton"] * (STOCK in vendors) + fitting
+        raise Unavailable(f"{_owned(owners)}, this backend needs {' or '.join(wanted)}")
+    return name, version
+
+
+def triton_summary() -> str:
+    """Who owns ``import triton``, for ``fla_doctor``."""
+    owners = providers("triton")
+    text = _owned(owners) if owners else "not installed"
+    return f"{text}: they overwrite each other's files" if len(owners) > 1 else text
+
+
+def _owned(owners: Mapping[str, str]) -> str:
+    listed = " and ".join(f"{name} {version}" for name, version in owners.items())
+    return f"triton belongs to {listed}"
+
+
+def version_summary(distribution: str) -> str:
+    """Installed version of a distribution, for ``fla_doctor``."""
+    try:
+        return importlib_metadata.version(distribution)
+    except importlib_metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def device_files(*patterns: str) -> tuple[str, ...]:
+    """Device files of the driver that exist, sorted; they are there before any library is."""
+    return tuple(sorted(path for pattern in patterns for path in glob(pattern)))
+
+
+def device_summary(*patterns: str) -> str:
+    """Device files of the driver, for ``fla_doctor``."""
+    return ", ".join(device_files(*patterns)) or f"no {' or '.join(patterns)}"
