@@ -138,7 +138,7 @@ def _bind(
     features = set(flags)
     if cu_seqlens is not None:
         features.add("varlen")
-        sizes["N"] = int(cu_seqlens.shape[0]) - 1
+        sizes["N"] = cu_seqlens.shape[0] - 1
     for spec in contract.inputs:
         tensor = tensors[spec.name]
         if tensor is None:

@@ -31,9 +31,7 @@ class AxisRange:
     multiple_of: int = 1
     choices: tuple[int, ...] = ()
 
-    def __contains__(self, size: object) -> bool:
-        if not isinstance(size, int):
-            return False
+    def __contains__(self, size: int) -> bool:
         if self.choices:
             return size in self.choices
         below = self.high is None or size <= self.high

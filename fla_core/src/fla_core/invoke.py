@@ -8,8 +8,6 @@ checked once per tensor, by identity and version.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,64 +16,17 @@ from torch.autograd import forward_ad
 
 from fla_core.autograd import differentiable_call, without_autocast
 from fla_core.call import NO_HINTS, Call, Hints
-from fla_core.check import (
-    AXES,
-    Checked,
-    check_boundaries,
-    check_call,
-    check_cu_seqlens,
-    check_scale,
-    dtype_name,
-)
-from fla_core.contract import Contract
-from fla_core.contracts import public_names
-from fla_core.dispatch import find_plan, on_reset, policy_text
-from fla_core.dispatch.plan import Plan
-from fla_core.errors import ContractError, UnsupportedError
-from fla_core.execute import Expected, expected_outputs, run_forward
-from fla_core.seqlens import SeqLens, cached_seqlens
+from fla_core.check import check_scale
+from fla_core.dispatch import on_reset, policy_text
+from fla_core.errors import UnsupportedError
+from fla_core.execute import run_forward
+from fla_core.prepare import Operator, Prepared, packed_sequences, prepare
 
 Outputs = tuple[Tensor, ...]
 
 _MEMO_SIZE = 4096
 _memo: dict[tuple[Any, ...], Prepared] = {}
 on_reset(_memo.clear)
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """A public name: the contract it stands for, the form it asks for, its words for arguments."""
-
-    name: str
-    contract: Contract
-    form: str
-    title: str
-    aliases: Mapping[str, str]
-
-
-def operator(name: str, **aliases: str) -> Operator:
-    """Look a public name up in the contracts.
-
-    Args:
-        name: ``"chunk_gla"``.
-        **aliases: what this name calls an argument of the contract (``gk="g"``), for messages.
-    """
-    contract, form = public_names()[name]
-    return Operator(name, contract, form, f"{contract.name}.{name}", aliases)
-
-
-@dataclass(slots=True)
-class Prepared:
-    """What is known of a signature: the plan, and everything that follows from metadata."""
-
-    plan: Plan
-    names: tuple[str, ...]
-    features: frozenset[str]
-    needs: frozenset[str]
-    default_scale: float
-    expected: Expected | None
-    device: torch.device | None
-    first: bool = True
 
 
 def invoke(
@@ -154,7 +105,7 @@ def invoke(
     call = Call(
         operator.contract,
         operator.form,
-        dict(zip(prepared.names, tensors, strict=True)),
+        dict(zip(operator.inputs, tensors, strict=True)),
         prepared.default_scale if scale is None else check_scale(operator.title, scale),
         prepared.features,
         seqlens,
@@ -195,119 +146,14 @@ def _prepare(
     policy: str,
     grad: bool,
 ) -> Prepared:
-    contract = operator.contract
-    named = dict(zip(contract.input_names, tensors, strict=True))
-    switched = frozenset(name for name, on in zip(contract.flags, flags, strict=True) if on)
-    if cu_seqlens is not None:
-        check_cu_seqlens(operator.title, cu_seqlens)
-    checked = checked_call(operator, named, switched, cu_seqlens)
-    q = named["q"]
-    assert q is not None
-    needs = frozenset(n for n, t in named.items() if grad and t is not None and t.requires_grad)
-    if needs and "states" in checked.features:
-        expected = "a call without gradients (torch.no_grad or torch.inference_mode)"
-        got = f"gradients of {', '.join(sorted(needs))}"
-        raise ContractError(operator.title, "return_intermediate_states", expected, got)
-    plan = find_plan(
-        contract,
-        operator.name,
-        operator.form,
-        q.device,
-        dtype_name(q.dtype),
-        tuple(None if t is None else dtype_name(t.dtype) for t in tensors),
-        tuple(checked.sizes[axis] for axis in AXES),
-        checked.features,
-        needs,
-        False,
-        policy,
+    named = dict(zip(operator.inputs, tensors, strict=True))
+    on = frozenset(n for n, flag in zip(operator.contract.flags, flags, strict=True) if flag)
+    needs = frozenset(
+        name
+        for name, tensor in named.items()
+        if grad and isinstance(tensor, Tensor) and tensor.requires_grad
     )
-    _refuse_unwarmed_capture(operator.title, q, plan)
-    return Prepared(
-        plan=plan,
-        names=contract.input_names,
-        features=checked.features,
-        needs=needs,
-        default_scale=float(checked.sizes["K"]) ** -0.5,
-        expected=_known_outputs(operator, named, checked, plan),
-        device=None if q.device.index is None else q.device,
-    )
-
-
-def checked_call(
-    operator: Operator,
-    named: Mapping[str, Tensor | None],
-    switched: frozenset[str],
-    cu_seqlens: Tensor | None,
-) -> Checked:
-    """Check a call, naming arguments as the public operator does."""
-    try:
-        return check_call(operator.title, operator.contract, named, switched, cu_seqlens)
-    except ContractError as error:
-        if error.argument not in operator.aliases:
-            raise
-        renamed = operator.aliases[error.argument]
-        raise type(error)(error.operator, renamed, error.expected, error.got) from None
-
-
-def _known_outputs(
-    operator: Operator, named: Mapping[str, Tensor | None], checked: Checked, plan: Plan
-) -> Expected | None:
-    """Output shapes that follow from the signature alone; lowered calls derive theirs later."""
-    if plan.lowerings or "states" in checked.features:
-        return None
-    stand_in = _Count(checked.sizes["N"]) if "varlen" in checked.features else None
-    call = Call(operator.contract, operator.form, named, 1.0, checked.features, seqlens=stand_in)
-    return expected_outputs(call)
-
-
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """As much of a SeqLens as output shapes need."""
-
-    count: int
-
-
-def packed_sequences(
-    operator: str, cu_seqlens: Tensor | None, host_copy: Tensor | None, q: Tensor | None
-) -> SeqLens:
-    """Check boundaries by value, once per tensor, and return them with their host copy.
-
-    Under graph capture boundaries that are not on the host are trusted: reading them would need a
-    synchronisation, which a captured stream does not allow.
-    """
-    if cu_seqlens is None:
-        expected, got = "cu_seqlens whenever cu_seqlens_cpu is given", "cu_seqlens = None"
-        raise ContractError(operator, "cu_seqlens", expected, got)
-    check_cu_seqlens(operator, cu_seqlens)
-    if host_copy is not None:
-        check_cu_seqlens(operator, host_copy, "cu_seqlens_cpu")
-        if host_copy.device.type != "cpu" or host_copy.shape != cu_seqlens.shape:
-            expected = f"a CPU tensor of shape {list(cu_seqlens.shape)}, as cu_seqlens"
-            got = f"shape {list(host_copy.shape)} on {host_copy.device}"
-            raise ContractError(operator, "cu_seqlens_cpu", expected, got)
-    seqlens = cached_seqlens(cu_seqlens, host_copy)
-    if not seqlens.known and _capturing(cu_seqlens):
-        return seqlens
-    length = q.shape[1] if q is not None else 0
-    if seqlens.checked_length != length:
-        argument = "cu_seqlens" if host_copy is None else "cu_seqlens_cpu"
-        check_boundaries(operator, seqlens.bounds, length, argument)
-        seqlens.checked_length = length
-    return seqlens
-
-
-def _capturing(tensor: Tensor) -> bool:
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def _refuse_unwarmed_capture(operator: str, q: Tensor, plan: Plan) -> None:
-    if _capturing(q):
-        raise UnsupportedError(
-            operator,
-            f"capturing a call into a CUDA graph before it ran once ({plan.id} would compile and"
-            " allocate under capture)",
-            "call the operator once with the same shapes before the capture",
-        )
+    return prepare(operator, named, on, cu_seqlens, policy, needs)
 
 
 def _device_type(tensors: tuple[Tensor | None, ...]) -> str:

@@ -24,7 +24,7 @@ class SeqLens:
 
     def __init__(self, device: Tensor, bounds: tuple[int, ...] | None = None) -> None:
         self.device = device
-        self.count = int(device.shape[0]) - 1
+        self.count = device.shape[0] - 1
         self.checked_length = -1
         self._bounds = bounds
         self._tables: dict[int, Tensor] = {}

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from fla_core.call import NO_HINTS
 from fla_core.errors import DtypeError, UnsupportedError
-from fla_core.invoke import Operator, invoke, operator
+from fla_core.invoke import invoke
 from fla_core.ops._keywords import chunk_hint, leftover
 from fla_core.ops._shared import Result, pair
+from fla_core.prepare import Operator, operator
 
 _CHUNK = operator("chunk_delta_rule")
 _FUSED_CHUNK = operator("fused_chunk_delta_rule")

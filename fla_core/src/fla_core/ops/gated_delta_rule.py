@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fla_core.call import NO_HINTS
 from fla_core.errors import DtypeError
-from fla_core.invoke import Operator, invoke, operator
+from fla_core.invoke import invoke
 from fla_core.lowerings import log_decay
 from fla_core.ops._keywords import (
     check_beta_mode,
@@ -25,6 +25,7 @@ from fla_core.ops._keywords import (
     unused_chunk_indices,
 )
 from fla_core.ops._shared import Result, pair
+from fla_core.prepare import Operator, operator
 from fla_core.reference.delta import delta_chunk, delta_recurrent
 
 _CHUNK = operator("chunk_gated_delta_rule")

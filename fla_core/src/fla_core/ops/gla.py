@@ -11,9 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from fla_core.errors import DtypeError
-from fla_core.invoke import Operator, invoke, operator
+from fla_core.invoke import invoke
 from fla_core.ops._keywords import leftover
 from fla_core.ops._shared import Result, pair
+from fla_core.prepare import Operator, operator
 
 _CHUNK = operator("chunk_gla", gk="g")
 _FUSED_CHUNK = operator("fused_chunk_gla", gk="g")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
 from fla_core.errors import ContractError
-from fla_core.invoke import Operator, invoke, operator
+from fla_core.invoke import invoke
 from fla_core.lowerings import log_decay
 from fla_core.ops._keywords import (
     check_beta_mode,
@@ -24,6 +24,7 @@ from fla_core.ops._keywords import (
     leftover,
     no_context_parallel,
 )
+from fla_core.prepare import Operator, operator
 
 _CHUNK = operator("chunk_kda")
 _RECURRENT = operator("fused_recurrent_kda")

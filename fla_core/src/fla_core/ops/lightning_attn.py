@@ -14,11 +14,11 @@ from torch import Tensor
 
 from fla_core.call import NO_HINTS
 from fla_core.errors import ContractError
-from fla_core.invoke import operator
 from fla_core.lowerings import wide
 from fla_core.ops._keywords import chunk_hint, leftover
 from fla_core.ops._shared import Result
 from fla_core.ops.simple_gla import decayed
+from fla_core.prepare import operator
 
 _CHUNK = operator("chunk_lightning_attn")
 _RECURRENT = operator("fused_recurrent_lightning_attn")

@@ -12,8 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from fla_core.errors import ContractError
-from fla_core.invoke import Operator, invoke, operator
+from fla_core.invoke import invoke
 from fla_core.ops._shared import pair
+from fla_core.prepare import Operator, operator
 
 _CHUNK = operator("chunk_linear_attn")
 _FUSED_CHUNK = operator("fused_chunk_linear_attn")

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fla_core.call import NO_HINTS
-from fla_core.invoke import operator
 from fla_core.lowerings import wide
 from fla_core.ops._keywords import chunk_hint, leftover
 from fla_core.ops._shared import Result, attention_weights
 from fla_core.ops.simple_gla import decayed
+from fla_core.prepare import operator
 
 _CHUNK = operator("chunk_retention")
 _FUSED_CHUNK = operator("fused_chunk_retention")

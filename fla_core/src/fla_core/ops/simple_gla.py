@@ -12,9 +12,10 @@ from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
 from fla_core.errors import ContractError
-from fla_core.invoke import Operator, invoke, operator
+from fla_core.invoke import invoke
 from fla_core.ops._keywords import chunk_hint, leftover
 from fla_core.ops._shared import Result, attention_weights, pair
+from fla_core.prepare import Operator, operator
 
 _CHUNK = operator("chunk_simple_gla")
 _FUSED_CHUNK = operator("fused_chunk_simple_gla")

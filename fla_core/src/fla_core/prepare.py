@@ -1,0 +1,192 @@
+"""What is known of a call from its metadata: checks passed, plan chosen, outputs foreseen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fla_core.call import Call
+from fla_core.check import AXES, Checked, check_boundaries, check_call, check_cu_seqlens, dtype_name
+from fla_core.contract import Contract
+from fla_core.contracts import public_names
+from fla_core.dispatch import find_plan
+from fla_core.dispatch.plan import Plan
+from fla_core.errors import ContractError, UnsupportedError
+from fla_core.execute import Expected, expected_outputs
+from fla_core.seqlens import SeqLens, cached_seqlens
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A public name: the contract it stands for, the form it asks for, its words for arguments."""
+
+    name: str
+    contract: Contract
+    form: str
+    title: str
+    inputs: tuple[str, ...]
+    aliases: Mapping[str, str]
+
+
+def operator(name: str, **aliases: str) -> Operator:
+    """Look a public name up in the contracts.
+
+    Args:
+        name: ``"chunk_gla"``.
+        **aliases: what this name calls an argument of the contract (``gk="g"``), for messages.
+    """
+    contract, form = public_names()[name]
+    title = f"{contract.name}.{name}"
+    return Operator(name, contract, form, title, contract.input_names, aliases)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What is known of a signature: the plan, and everything that follows from metadata."""
+
+    plan: Plan
+    features: frozenset[str]
+    needs: frozenset[str]
+    default_scale: float
+    expected: Expected | None
+    device: torch.device | None
+    first: bool = True
+
+
+def prepare(
+    operator: Operator,
+    named: Mapping[str, Tensor | None],
+    switched: frozenset[str],
+    cu_seqlens: Tensor | None,
+    policy: str,
+    needs: frozenset[str],
+    traced: bool = False,
+) -> Prepared:
+    """Check and plan a call.
+
+    Args:
+        operator: the public name.
+        named: tensor arguments in contract order.
+        switched: flags that are on.
+        cu_seqlens: boundaries of packed sequences.
+        policy: selection policy.
+        needs: inputs whose gradient is wanted.
+        traced: inside ``torch.compile``, where sizes may be symbols.
+    """
+    contract = operator.contract
+    if cu_seqlens is not None:
+        check_cu_seqlens(operator.title, cu_seqlens)
+    checked = checked_call(operator, named, switched, cu_seqlens)
+    q = named["q"]
+    assert q is not None
+    if needs and "states" in checked.features:
+        expected = "a call without gradients (torch.no_grad or torch.inference_mode)"
+        got = f"gradients of {', '.join(sorted(needs))}"
+        raise ContractError(operator.title, "return_intermediate_states", expected, got)
+    plan = find_plan(
+        contract,
+        operator.name,
+        operator.form,
+        q.device,
+        dtype_name(q.dtype),
+        tuple(None if t is None else dtype_name(t.dtype) for t in named.values()),
+        tuple(checked.sizes[axis] for axis in AXES),
+        checked.features,
+        needs,
+        traced,
+        policy,
+    )
+    _refuse_unwarmed_capture(operator.title, q, plan)
+    return Prepared(
+        plan=plan,
+        features=checked.features,
+        needs=needs,
+        default_scale=float(checked.sizes["K"]) ** -0.5,
+        expected=None if traced else _known_outputs(operator, named, checked, plan),
+        device=None if q.device.index is None else q.device,
+    )
+
+
+def checked_call(
+    operator: Operator,
+    named: Mapping[str, Tensor | None],
+    switched: frozenset[str],
+    cu_seqlens: Tensor | None,
+) -> Checked:
+    """Check a call, naming arguments as the public operator does."""
+    try:
+        return check_call(operator.title, operator.contract, named, switched, cu_seqlens)
+    except ContractError as error:
+        if error.argument not in operator.aliases:
+            raise
+        renamed = operator.aliases[error.argument]
+        raise type(error)(error.operator, renamed, error.expected, error.got) from None
+
+
+def _known_outputs(
+    operator: Operator, named: Mapping[str, Tensor | None], checked: Checked, plan: Plan
+) -> Expected | None:
+    """Output shapes that follow from the signature alone; lowered calls derive theirs later."""
+    if plan.lowerings or "states" in checked.features:
+        return None
+    stand_in = _Count(checked.sizes["N"]) if "varlen" in checked.features else None
+    call = Call(operator.contract, operator.form, named, 1.0, checked.features, seqlens=stand_in)
+    return expected_outputs(call)
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """As much of a SeqLens as output shapes need."""
+
+    count: int
+
+
+def packed_sequences(
+    operator: str, cu_seqlens: Tensor | None, host_copy: Tensor | None, q: Tensor | None
+) -> SeqLens:
+    """Check boundaries by value, once per tensor, and return them with their host copy.
+
+    Under graph capture boundaries that are not on the host are trusted: reading them would need a
+    synchronisation, which a captured stream does not allow.
+    """
+    if cu_seqlens is None:
+        expected, got = "cu_seqlens whenever cu_seqlens_cpu is given", "cu_seqlens = None"
+        raise ContractError(operator, "cu_seqlens", expected, got)
+    check_cu_seqlens(operator, cu_seqlens)
+    if host_copy is not None:
+        check_cu_seqlens(operator, host_copy, "cu_seqlens_cpu")
+        if host_copy.device.type != "cpu" or host_copy.shape != cu_seqlens.shape:
+            expected = f"a CPU tensor of shape {list(cu_seqlens.shape)}, as cu_seqlens"
+            got = f"shape {list(host_copy.shape)} on {host_copy.device}"
+            raise ContractError(operator, "cu_seqlens_cpu", expected, got)
+        if cu_seqlens.device.type == "cpu" and not torch.equal(
+            cu_seqlens, host_copy.to(cu_seqlens)
+        ):
+            expected = "the values of cu_seqlens"
+            raise ContractError(operator, "cu_seqlens_cpu", expected, str(host_copy.tolist()))
+    seqlens = cached_seqlens(cu_seqlens, host_copy)
+    if not seqlens.known and _capturing(cu_seqlens):
+        return seqlens
+    length = q.shape[1] if q is not None else 0
+    if seqlens.checked_length != length:
+        argument = "cu_seqlens" if host_copy is None else "cu_seqlens_cpu"
+        check_boundaries(operator, seqlens.bounds, length, argument)
+        seqlens.checked_length = length
+    return seqlens
+
+
+def _capturing(tensor: Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _refuse_unwarmed_capture(operator: str, q: Tensor, plan: Plan) -> None:
+    if _capturing(q):
+        raise UnsupportedError(
+            operator,
+            f"capturing a call into a CUDA graph before it ran once ({plan.id} would compile and"
+            " allocate under capture)",
+            "call the operator once with the same shapes before the capture",
+        )
