@@ -52,7 +52,7 @@ class _Node(torch.autograd.Function):
         outputs, residuals, base_outputs = run_forward(plan, call, expected, True, first)
         ctx.plan, ctx.bare, ctx.needs = plan, bare, needs
         ctx.counts = len(tensors), len(residuals)
-        ctx.save_for_backward(*tensors, *residuals, *base_outputs)
+        ctx.save_for_backward(*tensors, *residuals, *base_outputs, _boundaries(bare))
         ctx.set_materialize_grads(False)
         return outputs
 
@@ -68,14 +68,12 @@ class _Node(torch.autograd.Function):
                 ctx.plan,
                 call,
                 saved[inputs : inputs + kept],
-                saved[inputs + kept :],
+                saved[inputs + kept : -1],
                 grads,
                 ctx.needs,
             )
         if torch.is_grad_enabled():
-            names = list(found)
-            barred = _FirstOrderOnly.apply(call.contract.name, *found.values())
-            found = dict(zip(names, barred, strict=True))
+            found = _first_order_only(call, found, grads)
         return (None,) * 5 + tuple(found.get(name) for name in call.tensors)
 
 
@@ -83,13 +81,32 @@ def _with_tensors(bare: Call, tensors: Sequence[Tensor | None]) -> Call:
     return replace(bare, tensors=dict(zip(bare.tensors, tensors, strict=True)))
 
 
+def _boundaries(call: Call) -> Tensor | None:
+    """What to save so that boundaries changed before backward are noticed as other inputs are."""
+    if call.seqlens is None or call.seqlens.device.is_inference():
+        return None
+    return call.seqlens.device
+
+
+def _first_order_only(
+    call: Call, found: dict[str, Tensor], grads: Sequence[Tensor | None]
+) -> dict[str, Tensor]:
+    """Make gradients depend on everything they are a function of, through a node that refuses."""
+    sources = [t for t in (*call.tensors.values(), *grads) if t is not None and t.requires_grad]
+    barred = _FirstOrderOnly.apply(call.contract.name, len(found), *found.values(), *sources)
+    return dict(zip(found, barred, strict=True))
+
+
 class _FirstOrderOnly(torch.autograd.Function):
-    """Passes gradients on and refuses to be differentiated: a second order would be zero."""
+    """Passes gradients on and refuses to be differentiated: a second order would be zero.
+
+    It takes the sources of the gradients too: without a path to them torch would not come by here.
+    """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, name: str, *grads: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: FunctionCtx, name: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.name = name  # type: ignore[attr-defined]
-        return tuple(grad.clone() for grad in grads)
+        return tuple(grad.clone() for grad in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
