@@ -15,14 +15,10 @@ import torch
 from torch import Tensor
 
 from fla_core.contract import Contract, TensorSpec
+from fla_core.dtypes import dtype_name, wide
 from fla_core.errors import ContractError, DtypeError
 
 AXES = ("B", "T", "H", "HV", "K", "V", "N")
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """``"bfloat16"`` for ``torch.bfloat16``."""
-    return str(dtype).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +141,8 @@ def _bind(
             continue
         if spec.optional:
             features.add(spec.name)
+        if spec.dtype == "state" and tensor.dtype != wide(tensors["q"]):  # type: ignore[arg-type]
+            features.add("narrow_state")
         shape = spec.axes
         if spec.alternative and tensor.dim() == len(spec.alternative.split()):
             shape = tuple(spec.alternative.split())

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from fla_core.call import Call
-from fla_core.check import dtype_name
 from fla_core.contract import TensorSpec
 from fla_core.differentiable import vjp
+from fla_core.dtypes import dtype_name, wide
 from fla_core.errors import ImplementationError
 from fla_core.lower import lift, lower
-from fla_core.lowerings import wide
 
 if TYPE_CHECKING:
     from fla_core.dispatch.plan import Plan
@@ -193,10 +192,10 @@ def _check_no_alias(plan: Plan, call: Call, outputs: Sequence[Tensor]) -> None:
     owners = {
         tensor.untyped_storage().data_ptr(): name
         for name, tensor in call.tensors.items()
-        if tensor is not None and tensor.numel()
+        if tensor is not None and _has_memory(tensor)
     }
     for output in outputs:
-        if not output.numel():
+        if not _has_memory(output):
             continue
         pointer = output.untyped_storage().data_ptr()
         if pointer in owners:
@@ -204,6 +203,10 @@ def _check_no_alias(plan: Plan, call: Call, outputs: Sequence[Tensor]) -> None:
                 plan.id, f"an output shares memory with {owners[pointer]!r}", "memory of its own"
             )
         owners[pointer] = "another output"
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    return tensor.numel() > 0 and tensor.device.type != "meta" and not is_fake(tensor)
 
 
 def check_residuals(plan: Plan, base: Call, residuals: Sequence[Tensor]) -> None:

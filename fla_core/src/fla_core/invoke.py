@@ -13,16 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from fla_core.autograd import differentiable_call, without_autocast
 from fla_core.call import NO_HINTS, Call, Hints
 from fla_core.check import check_scale
 from fla_core.dispatch import on_reset, policy_text
-from fla_core.errors import UnsupportedError
+from fla_core.errors import DtypeError, UnsupportedError
 from fla_core.execute import run_forward
 from fla_core.prepare import Operator, Prepared, packed_sequences, prepare
 
 Outputs = tuple[Tensor, ...]
+
+_any_autocast = torch._C._is_any_autocast_enabled
+_transform_stack = torch._C._functorch.peek_interpreter_stack
 
 _MEMO_SIZE = 4096
 _memo: dict[tuple[Any, ...], Prepared] = {}
@@ -33,13 +37,12 @@ def invoke(
     operator: Operator,
     tensors: tuple[Tensor | None, ...],
     flags: tuple[bool, ...],
-    *,
     scale: float | None = None,
     cu_seqlens: Tensor | None = None,
     cu_seqlens_cpu: Tensor | None = None,
+    backend: str | None = None,
     options: tuple[float | None, ...] = (),
     hints: Hints = NO_HINTS,
-    backend: str | None = None,
 ) -> Outputs:
     """Check, plan and run one call.
 
@@ -47,33 +50,33 @@ def invoke(
         operator: the public name.
         tensors: tensor arguments in contract order.
         flags: switches in the order of the contract's flags.
+        scale, cu_seqlens, cu_seqlens_cpu, backend: as the public operator got them.
         options: further float arguments in the order of the contract's options.
+        hints: wishes.
 
     Returns:
         the outputs the flags ask for, in contract order.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         from fla_core.torch_ops import invoke_traced
 
         return invoke_traced(
-            operator, tensors, flags, scale, cu_seqlens, cu_seqlens_cpu, options, hints, backend
+            operator, tensors, flags, scale, cu_seqlens, cu_seqlens_cpu, backend, options, hints
         )
-    if torch._C._is_any_autocast_enabled():
-        device = _device_type(tensors)
+    if _any_autocast() and torch.is_autocast_enabled(device := _device_type(tensors)):
         tensors = cast_for_autocast(tensors, device)
-        if torch.is_autocast_enabled(device):
-            with without_autocast(device):
-                return invoke(
-                    operator,
-                    tensors,
-                    flags,
-                    scale=scale,
-                    cu_seqlens=cu_seqlens,
-                    cu_seqlens_cpu=cu_seqlens_cpu,
-                    options=options,
-                    hints=hints,
-                    backend=backend,
-                )
+        with without_autocast(device):
+            return invoke(
+                operator,
+                tensors,
+                flags,
+                scale,
+                cu_seqlens,
+                cu_seqlens_cpu,
+                backend,
+                options,
+                hints,
+            )
     grad = torch.is_grad_enabled()
     policy = policy_text(backend)
     key: tuple[Any, ...] | None
@@ -83,6 +86,7 @@ def invoke(
             flags,
             policy,
             options,
+            None if hints is NO_HINTS else hints,
             None if cu_seqlens is None else (cu_seqlens.shape, cu_seqlens.dtype, cu_seqlens.device),
             *[
                 None if t is None else (t.shape, t.dtype, t.device, grad and t.requires_grad)
@@ -90,22 +94,25 @@ def invoke(
             ],
         )
         prepared = _memo.get(key)
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError):  # something that is no tensor: the checks will name it
         key = prepared = None
     if prepared is None:
-        prepared = _prepare(operator, tensors, flags, cu_seqlens, policy, grad)
+        if not isinstance(policy, str):
+            raise DtypeError(operator.title, "backend", "a policy text or None", repr(policy))
+        prepared = _prepare(operator, tensors, flags, options, hints, cu_seqlens, policy, grad)
         if len(_memo) >= _MEMO_SIZE:
             _memo.clear()
         if key is not None:
             _memo[key] = prepared
-    _refuse_transforms(operator, tensors)
+    if _transform_stack() is not None or forward_ad._current_level >= 0:
+        _refuse_transforms(operator, tensors)
     seqlens = None
     if cu_seqlens is not None or cu_seqlens_cpu is not None:
         seqlens = packed_sequences(operator.title, cu_seqlens, cu_seqlens_cpu, tensors[0])
     call = Call(
         operator.contract,
         operator.form,
-        dict(zip(operator.inputs, tensors, strict=True)),
+        dict(zip(operator.inputs, tensors, strict=False)),
         prepared.default_scale if scale is None else check_scale(operator.title, scale),
         prepared.features,
         seqlens,
@@ -114,6 +121,7 @@ def invoke(
     )
     if prepared.device is None:
         return _run(prepared, call)
+    # The current device is the caller's to change between calls, so it is compared each time.
     accelerator = torch.get_device_module(prepared.device.type)
     if accelerator.current_device() == prepared.device.index:
         return _run(prepared, call)
@@ -142,6 +150,8 @@ def _prepare(
     operator: Operator,
     tensors: tuple[Tensor | None, ...],
     flags: tuple[bool, ...],
+    options: tuple[float | None, ...],
+    hints: Hints,
     cu_seqlens: Tensor | None,
     policy: str,
     grad: bool,
@@ -153,6 +163,7 @@ def _prepare(
         for name, tensor in named.items()
         if grad and isinstance(tensor, Tensor) and tensor.requires_grad
     )
+    operator.check_modes(named, on, options, hints)
     return prepare(operator, named, on, cu_seqlens, policy, needs)
 
 
@@ -165,8 +176,6 @@ def cast_for_autocast(
     tensors: tuple[Tensor | None, ...], device_type: str
 ) -> tuple[Tensor | None, ...]:
     """Cast float32 members of q, k, v (the first three) to the autocast dtype, differentiably."""
-    if not torch.is_autocast_enabled(device_type):
-        return tensors
     dtype = torch.get_autocast_dtype(device_type)
     cast = [
         t.to(dtype) if isinstance(t, Tensor) and t.dtype == torch.float32 else t
@@ -177,13 +186,11 @@ def cast_for_autocast(
 
 def _refuse_transforms(operator: Operator, tensors: tuple[Tensor | None, ...]) -> None:
     """Refuse what would otherwise compute silently without derivative or batch rule."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _transform_stack() is not None:
         raise UnsupportedError(
             operator.title,
             "a torch.func transform (vmap, grad, jvp, vjp)",
             "torch.autograd for gradients, the batch axis B for batching",
         )
-    if forward_ad._current_level >= 0 and any(
-        t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors
-    ):
+    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
         raise UnsupportedError(operator.title, "forward-mode differentiation", "reverse mode")

@@ -14,13 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fla_core.call import Call
+from fla_core.dtypes import wide
 
 Outputs = dict[str, Tensor]
-
-
-def wide(tensor: Tensor) -> torch.dtype:
-    """The dtype in which gates and states of this tensor are computed: float32, or float64."""
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def _widest(*tensors: Tensor | None) -> torch.dtype:
@@ -108,6 +104,11 @@ def default_beta(call: Call) -> Call:
     """No writing strength is one of one."""
     v = call.v
     return call.but(beta=v.new_ones(v.shape[:3], dtype=wide(v)))
+
+
+def narrow_state(call: Call) -> Call:
+    """A 16-bit state is widened before the recurrence, which never rounds its own."""
+    return call.but(initial_state=call.initial_state.to(wide(call.q)))
 
 
 def state_v_first(call: Call) -> Call:

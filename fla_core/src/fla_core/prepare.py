@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fla_core.call import Call
-from fla_core.check import AXES, Checked, check_boundaries, check_call, check_cu_seqlens, dtype_name
+from fla_core.call import Call, Hints
+from fla_core.check import AXES, Checked, check_boundaries, check_call, check_cu_seqlens
 from fla_core.contract import Contract
 from fla_core.contracts import public_names
 from fla_core.dispatch import find_plan
 from fla_core.dispatch.plan import Plan
+from fla_core.dtypes import dtype_name
 from fla_core.errors import ContractError, UnsupportedError
 from fla_core.execute import Expected, expected_outputs
 from fla_core.seqlens import SeqLens, cached_seqlens
@@ -29,18 +30,36 @@ class Operator:
     title: str
     inputs: tuple[str, ...]
     aliases: Mapping[str, str]
+    modes: Modes | None
+
+    def check_modes(
+        self,
+        tensors: Mapping[str, Tensor | None],
+        flags: frozenset[str],
+        options: tuple[float | None, ...],
+        hints: Hints,
+    ) -> None:
+        """Check what the public operator says of its own switches, before the contract."""
+        if self.modes is not None:
+            self.modes(self, tensors, flags, options, hints)
 
 
-def operator(name: str, **aliases: str) -> Operator:
+Modes = Callable[
+    [Operator, Mapping[str, Tensor | None], frozenset[str], tuple[float | None, ...], Hints], None
+]
+
+
+def operator(name: str, modes: Modes | None = None, **aliases: str) -> Operator:
     """Look a public name up in the contracts.
 
     Args:
         name: ``"chunk_gla"``.
+        modes: checks combinations of switches, once a signature.
         **aliases: what this name calls an argument of the contract (``gk="g"``), for messages.
     """
     contract, form = public_names()[name]
     title = f"{contract.name}.{name}"
-    return Operator(name, contract, form, title, contract.input_names, aliases)
+    return Operator(name, contract, form, title, contract.input_names, aliases, modes)
 
 
 @dataclass(slots=True)

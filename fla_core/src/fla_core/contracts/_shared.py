@@ -18,7 +18,7 @@ def values(heads: str) -> TensorSpec:
 
 def initial_state(heads: str) -> TensorSpec:
     """S_0, zeros when absent."""
-    meaning = "state before the first token; V before K under state_v_first"
+    meaning = "state before the first token, 16-bit ones are widened; [.., V, K] if state_v_first"
     return TensorSpec("initial_state", f"N {heads} K V", meaning, dtype="state", optional=True)
 
 
@@ -33,7 +33,7 @@ def outputs(heads: str) -> tuple[TensorSpec, TensorSpec]:
 def domain(heads: str, *features: str, required: tuple[str, ...] = ()) -> Domain:
     """The contract domain all recurrent families share; every feature is optional."""
     presence: dict[str, Presence] = dict.fromkeys(
-        ("varlen", "initial_state", "final_state", *features), "optional"
+        ("varlen", "initial_state", "narrow_state", "final_state", *features), "optional"
     )
     presence.update(dict.fromkeys(required, "required"))
     axes = {"B": AxisRange(0), "T": AxisRange(0), "N": AxisRange(0)}
@@ -61,6 +61,7 @@ def lowering(
 
 
 REVERSE = lowering("reverse", lift=True)
+NARROW_STATE = lowering("narrow_state")
 STATE_V_FIRST = lowering("state_v_first", lift=True)
 L2NORM = lowering("l2norm")
 GVA = lowering("gva")

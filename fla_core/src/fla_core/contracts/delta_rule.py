@@ -29,7 +29,7 @@ DELTA_RULE = Contract(
     outputs=s.outputs("H"),
     flags=("final_state", "l2norm"),
     domain=s.domain("H", "beta", "beta_v", "l2norm"),
-    lowerings=(s.L2NORM, s.DEFAULT_BETA),
+    lowerings=(s.NARROW_STATE, s.L2NORM, s.DEFAULT_BETA),
     reference="fla_core.reference.oracle:delta",
     public=(
         ("chunk_delta_rule", "chunk"),

@@ -57,6 +57,7 @@ GATED_DELTA_RULE = Contract(
         "state_v_first",
     ),
     lowerings=(
+        s.NARROW_STATE,
         s.lowering("gate", "A_log", "dt_bias", consumes=("A_log", "dt_bias")),
         s.BETA_SIGMOID,
         s.L2NORM,

@@ -70,6 +70,7 @@ KDA = Contract(
         "state_v_first",
     ),
     lowerings=(
+        s.NARROW_STATE,
         s.lowering("gate", "lower_bound", "A_log", "dt_bias", consumes=("A_log", "dt_bias")),
         s.BETA_SIGMOID,
         s.L2NORM,

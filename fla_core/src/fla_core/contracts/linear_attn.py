@@ -39,6 +39,7 @@ LINEAR_ATTN = Contract(
     flags=("final_state", "normalize", "reverse"),
     domain=s.domain("H", "initial_z", "normalize", "reverse"),
     lowerings=(
+        s.NARROW_STATE,
         s.REVERSE,
         Lowering(
             name="normalize",

@@ -22,6 +22,7 @@ SIMPLE_GLA = Contract(
     flags=("final_state", "reverse", "state_v_first"),
     domain=s.domain("H", "g", "g_gamma", "reverse", "state_v_first"),
     lowerings=(
+        s.NARROW_STATE,
         s.lowering("g_gamma", consumes=("g_gamma",)),
         s.REVERSE,
         s.DEFAULT_G,

@@ -79,9 +79,9 @@ def unused_chunk_indices(title: str, chunk_indices: object) -> None:
         raise ContractError(title, "chunk_indices", expected, got)
 
 
-def check_beta_mode(title: str, sigmoid: bool, negative: bool) -> None:
+def check_beta_mode(title: str, flags: frozenset[str]) -> None:
     """``allow_neg_eigval`` doubles a sigmoid and means nothing without one."""
-    if negative and not sigmoid:
+    if "neg_eigval" in flags and "beta_sigmoid" not in flags:
         expected = "use_beta_sigmoid_in_kernel=True beside allow_neg_eigval=True"
         raise ContractError(title, "allow_neg_eigval", expected, "use_beta_sigmoid_in_kernel=False")
 

@@ -15,16 +15,18 @@ def pair(outputs: tuple[Tensor, ...]) -> Result:
     return outputs if len(outputs) == 2 else (outputs[0], None)
 
 
-def attention_weights(
-    title: str, q: Tensor, k: Tensor, g: Tensor | None, scale: float | None, packed: bool
-) -> Tensor:
+def refuse_packed_attentions(title: str, output_attentions: bool, cu_seqlens: object) -> None:
+    """Attention weights are those of one sequence a row."""
+    if output_attentions and cu_seqlens is not None:
+        expected = "output_attentions=False with cu_seqlens: there is no one matrix to return"
+        raise ContractError(title, "output_attentions", expected, "True")
+
+
+def attention_weights(q: Tensor, k: Tensor, g: Tensor | None, scale: float | None) -> Tensor:
     """Return ``A[b, h, t, s] = scale q_t.k_s exp(sum g over s+1..t)`` for s <= t, zero elsewhere.
 
     Quadratic in T, differentiable; ``g`` is ``[B, T, H]`` or broadcasts to it.
     """
-    if packed:
-        expected = "output_attentions=False with cu_seqlens: there is no one matrix to return"
-        raise ContractError(title, "output_attentions", expected, "True")
     length = q.shape[1]
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
     factor = q.shape[-1] ** -0.5 if scale is None else scale

@@ -7,12 +7,13 @@ S_t = S~_t + k_t e_t^T,  o_t = scale S_t^T q_t``
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fla_core.call import NO_HINTS
+from fla_core.call import NO_HINTS, Hints
 from fla_core.errors import DtypeError
 from fla_core.invoke import invoke
 from fla_core.lowerings import log_decay
@@ -24,12 +25,29 @@ from fla_core.ops._keywords import (
     no_context_parallel,
     unused_chunk_indices,
 )
-from fla_core.ops._shared import Result, pair
+from fla_core.ops._shared import Result
 from fla_core.prepare import Operator, operator
 from fla_core.reference.delta import delta_chunk, delta_recurrent
 
-_CHUNK = operator("chunk_gated_delta_rule")
-_RECURRENT = operator("fused_recurrent_gated_delta_rule")
+
+def _check_modes(
+    op: Operator,
+    tensors: Mapping[str, Tensor | None],
+    flags: frozenset[str],
+    options: tuple[float | None, ...],
+    hints: Hints,
+) -> None:
+    check_beta_mode(op.title, flags)
+    check_gate_mode(op.title, "gate" in flags, tensors["A_log"], tensors["dt_bias"])
+    for name, flag in (("g", "gate"), ("beta", "beta_sigmoid")):
+        needed = flag in flags or op.form == "chunk"
+        if needed and tensors[name] is None:
+            beside = f" (logits, under {flag})" if flag in flags else ""
+            raise DtypeError(op.title, name, f"a tensor [B, T, HV]{beside}", "None")
+
+
+_CHUNK = operator("chunk_gated_delta_rule", _check_modes)
+_RECURRENT = operator("fused_recurrent_gated_delta_rule", _check_modes)
 _CHUNK_SIZES = (16, 32, 64)
 
 
@@ -97,10 +115,7 @@ def chunk_gated_delta_rule(
         state_v_first = leftover(_CHUNK.title, chunk_gated_delta_rule, kwargs, state_v_first)
     no_context_parallel(_CHUNK.title, cp_context)
     unused_chunk_indices(_CHUNK.title, chunk_indices)
-    for name, value, shape in (("g", g, "[B, T, HV]"), ("beta", beta, "[B, T, HV]")):
-        if value is None:
-            raise DtypeError(_CHUNK.title, name, f"a tensor {shape}", "None")
-    return _gated(
+    outputs = invoke(
         _CHUNK,
         (q, k, v, g, None, None, beta, A_log, dt_bias, initial_state),
         (
@@ -114,9 +129,11 @@ def chunk_gated_delta_rule(
         scale,
         cu_seqlens,
         cu_seqlens_cpu,
-        chunk_size,
         backend,
+        (),
+        NO_HINTS if chunk_size is None else chunk_hint(_CHUNK.title, chunk_size, _CHUNK_SIZES),
     )
+    return outputs[0], outputs[1] if output_final_state else None
 
 
 def fused_recurrent_gated_delta_rule(
@@ -156,13 +173,7 @@ def fused_recurrent_gated_delta_rule(
         state_v_first = leftover(
             _RECURRENT.title, fused_recurrent_gated_delta_rule, kwargs, state_v_first
         )
-    if use_gate_in_kernel and g is None:
-        expected = "the gate's logits [B, T, HV] under use_gate_in_kernel=True"
-        raise DtypeError(_RECURRENT.title, "g", expected, "None")
-    if use_beta_sigmoid_in_kernel and beta is None:
-        expected = "logits under use_beta_sigmoid_in_kernel=True"
-        raise DtypeError(_RECURRENT.title, "beta", expected, "None")
-    return _gated(
+    outputs = invoke(
         _RECURRENT,
         (q, k, v, g, gk, gv, beta, A_log, dt_bias, initial_state),
         (
@@ -176,38 +187,9 @@ def fused_recurrent_gated_delta_rule(
         scale,
         cu_seqlens,
         None,
-        None,
         backend,
     )
-
-
-def _gated(
-    op: Operator,
-    tensors: tuple[Tensor | None, ...],
-    flags: tuple[bool, bool, bool, bool, bool, bool],
-    scale: float | None,
-    cu_seqlens: Tensor | None,
-    cu_seqlens_cpu: Tensor | None,
-    chunk_size: int | None,
-    backend: str | None,
-) -> Result:
-    _, _, in_kernel, sigmoid, negative, _ = flags
-    check_beta_mode(op.title, sigmoid, negative)
-    check_gate_mode(op.title, in_kernel, tensors[7], tensors[8])
-    return pair(
-        invoke(
-            op,
-            tensors,
-            flags,
-            scale=scale,
-            cu_seqlens=cu_seqlens,
-            cu_seqlens_cpu=cu_seqlens_cpu,
-            hints=NO_HINTS
-            if chunk_size is None
-            else chunk_hint(op.title, chunk_size, _CHUNK_SIZES),
-            backend=backend,
-        )
-    )
+    return outputs[0], outputs[1] if output_final_state else None
 
 
 chunk_gdn = chunk_gated_delta_rule

@@ -6,6 +6,7 @@ o_t = scale S_t^T q_t``  (Kimi Team 2025, Kimi Linear, equation 1.)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
-from fla_core.errors import ContractError
+from fla_core.check import check_cu_seqlens
+from fla_core.errors import ContractError, DtypeError
 from fla_core.invoke import invoke
 from fla_core.lowerings import log_decay
 from fla_core.ops._keywords import (
@@ -26,8 +28,22 @@ from fla_core.ops._keywords import (
 )
 from fla_core.prepare import Operator, operator
 
-_CHUNK = operator("chunk_kda")
-_RECURRENT = operator("fused_recurrent_kda")
+
+def _check_modes(
+    op: Operator,
+    tensors: Mapping[str, Tensor | None],
+    flags: frozenset[str],
+    options: tuple[float | None, ...],
+    hints: Hints,
+) -> None:
+    in_kernel, (bound,) = "gate" in flags, options
+    check_beta_mode(op.title, flags)
+    check_gate_mode(op.title, in_kernel, tensors["A_log"], tensors["dt_bias"], bound)
+    check_lower_bound(op.title, bound, in_kernel, hints.safe_gate)
+
+
+_CHUNK = operator("chunk_kda", _check_modes)
+_RECURRENT = operator("fused_recurrent_kda", _check_modes)
 _CHUNK_SIZES = (32, 64)
 
 
@@ -117,7 +133,7 @@ def chunk_kda(
     if return_intermediate_states and disable_recompute:
         expected = "False beside return_intermediate_states=True"
         raise ContractError(_CHUNK.title, "disable_recompute", expected, "True")
-    outputs = _kda(
+    outputs = invoke(
         _CHUNK,
         (q, k, v, g, beta, A_log, dt_bias, initial_state),
         (
@@ -130,12 +146,12 @@ def chunk_kda(
             return_intermediate_states,
             state_v_first,
         ),
-        lower_bound,
         scale,
         cu_seqlens,
         cu_seqlens_cpu,
-        hints,
         backend,
+        (lower_bound,),
+        hints,
     )
     final_state = outputs[1] if output_final_state else None
     if return_intermediate_states:
@@ -172,7 +188,7 @@ def fused_recurrent_kda(
     """
     if kwargs:
         state_v_first = leftover(_RECURRENT.title, fused_recurrent_kda, kwargs, state_v_first)
-    outputs = _kda(
+    outputs = invoke(
         _RECURRENT,
         (q, k, v, g, beta, A_log, dt_bias, initial_state),
         (
@@ -185,42 +201,13 @@ def fused_recurrent_kda(
             False,
             state_v_first,
         ),
-        lower_bound,
         scale,
         cu_seqlens,
         None,
-        NO_HINTS,
         backend,
+        (lower_bound,),
     )
     return outputs[0], outputs[1] if output_final_state else None
-
-
-def _kda(
-    op: Operator,
-    tensors: tuple[Tensor | None, ...],
-    flags: tuple[bool, ...],
-    lower_bound: float | None,
-    scale: float | None,
-    cu_seqlens: Tensor | None,
-    cu_seqlens_cpu: Tensor | None,
-    hints: Hints,
-    backend: str | None,
-) -> tuple[Tensor, ...]:
-    _, _, in_kernel, bounded, sigmoid, negative, _, _ = flags
-    check_beta_mode(op.title, sigmoid, negative)
-    check_gate_mode(op.title, in_kernel, tensors[5], tensors[6], lower_bound)
-    check_lower_bound(op.title, lower_bound, in_kernel, hints.safe_gate)
-    return invoke(
-        op,
-        tensors,
-        flags,
-        scale=scale,
-        cu_seqlens=cu_seqlens,
-        cu_seqlens_cpu=cu_seqlens_cpu,
-        options=(lower_bound if bounded else None,),
-        hints=hints,
-        backend=backend,
-    )
 
 
 def _check_graph_mode(
@@ -228,7 +215,13 @@ def _check_graph_mode(
 ) -> None:
     title = _CHUNK.title
     if cu_seqlens is None:
-        raise ContractError(title, "use_graph", "cu_seqlens beside it", "cu_seqlens = None")
+        expected = "packed boundaries [N+1] beside use_graph and max_num_seqs"
+        raise ContractError(title, "cu_seqlens", expected, "None")
+    check_cu_seqlens(title, cu_seqlens)
+    if max_num_seqs is not None and (
+        not isinstance(max_num_seqs, int) or isinstance(max_num_seqs, bool)
+    ):
+        raise DtypeError(title, "max_num_seqs", "an int or None", repr(max_num_seqs))
     if disable_recompute:
         raise ContractError(title, "disable_recompute", "False under use_graph=True", "True")
     entries = cu_seqlens.shape[0]

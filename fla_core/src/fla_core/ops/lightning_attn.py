@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fla_core.call import NO_HINTS
-from fla_core.errors import ContractError
-from fla_core.lowerings import wide
+from fla_core.dtypes import wide
+from fla_core.errors import ContractError, DtypeError
 from fla_core.ops._keywords import chunk_hint, leftover
 from fla_core.ops._shared import Result
 from fla_core.ops.simple_gla import decayed
@@ -100,6 +100,9 @@ def fused_recurrent_lightning_attn(
 
 
 def _gamma(title: str, q: Tensor, layer_idx: int, num_layers: int) -> Tensor | None:
+    for name, value in (("layer_idx", layer_idx), ("num_layers", num_layers)):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise DtypeError(title, name, "an int", repr(value))
     if num_layers < 1:
         raise ContractError(title, "num_layers", "at least 1", str(num_layers))
     if not 0 <= layer_idx <= num_layers:

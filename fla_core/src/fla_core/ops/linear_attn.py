@@ -16,9 +16,10 @@ from fla_core.invoke import invoke
 from fla_core.ops._shared import pair
 from fla_core.prepare import Operator, operator
 
-_CHUNK = operator("chunk_linear_attn")
-_FUSED_CHUNK = operator("fused_chunk_linear_attn")
-_RECURRENT = operator("fused_recurrent_linear_attn")
+_Z = "initial_state[1]"
+_CHUNK = operator("chunk_linear_attn", initial_z=_Z)
+_FUSED_CHUNK = operator("fused_chunk_linear_attn", initial_z=_Z)
+_RECURRENT = operator("fused_recurrent_linear_attn", initial_z=_Z)
 
 State = Tensor | tuple[Tensor | None, Tensor | None] | None
 Result = tuple[Tensor, Any]

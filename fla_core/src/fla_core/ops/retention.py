@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fla_core.call import NO_HINTS
-from fla_core.lowerings import wide
+from fla_core.dtypes import wide
 from fla_core.ops._keywords import chunk_hint, leftover
-from fla_core.ops._shared import Result, attention_weights
+from fla_core.ops._shared import Result, attention_weights, refuse_packed_attentions
 from fla_core.ops.simple_gla import decayed
 from fla_core.prepare import operator
 
@@ -133,6 +133,7 @@ def parallel_retention(
     backend: str | None = None,
 ) -> Result:
     """Retention without states; returns ``(o, weights [B, H, T, T] or None)``."""
+    refuse_packed_attentions(_PARALLEL.title, output_attentions, cu_seqlens)
     gamma = _gamma(q)
     o, _ = decayed(
         _PARALLEL,
@@ -144,8 +145,7 @@ def parallel_retention(
     )
     if not output_attentions:
         return o, None
-    packed = cu_seqlens is not None
-    return o, attention_weights(_PARALLEL.title, q, k, gamma, scale, packed)
+    return o, attention_weights(q, k, gamma, scale)
 
 
 def _gamma(q: Tensor) -> Tensor | None:

@@ -14,7 +14,7 @@ from fla_core.call import NO_HINTS, Hints
 from fla_core.errors import ContractError
 from fla_core.invoke import invoke
 from fla_core.ops._keywords import chunk_hint, leftover
-from fla_core.ops._shared import Result, attention_weights, pair
+from fla_core.ops._shared import Result, attention_weights, pair, refuse_packed_attentions
 from fla_core.prepare import Operator, operator
 
 _CHUNK = operator("chunk_simple_gla")
@@ -157,6 +157,7 @@ def parallel_simple_gla(
         o ``[B, T, H, V]``, and with ``output_attentions`` the weights ``[B, H, T, T]`` (quadratic
         in T, differentiable), else None.
     """
+    refuse_packed_attentions(_PARALLEL.title, output_attentions, cu_seqlens)
     o, _ = decayed(
         _PARALLEL,
         (q, k, v, g, None, None),
@@ -168,8 +169,7 @@ def parallel_simple_gla(
     )
     if not output_attentions:
         return o, None
-    packed = cu_seqlens is not None
-    return o, attention_weights(_PARALLEL.title, q, k, g, scale, packed)
+    return o, attention_weights(q, k, g, scale)
 
 
 def decayed(

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fla_core.call import Call
 from fla_core.domain import Domain, Presence
+from fla_core.dtypes import wide
 from fla_core.lower import lift, load, lower
-from fla_core.lowerings import Outputs, wide
+from fla_core.lowerings import Outputs
 from fla_core.reference.decay import decay_recurrent
 from fla_core.reference.delta import delta_recurrent
 
