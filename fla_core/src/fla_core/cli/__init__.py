@@ -1,0 +1,34 @@
+"""The command ``fla-kernels``: what is installed, what would run and why, and whether it is right.
+
+Every command takes ``--json`` and then prints one JSON document alone on stdout, whose keys are
+documented in the module of the command. Exit codes: 0 all is well, 1 something is broken, wrong or
+missing, 2 the question itself cannot be understood.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from fla_core.cli import backends, doctor, explain, selfcheck, warmup
+
+app = typer.Typer(
+    name="fla-kernels",
+    help="Linear attention kernels: what is installed, what would run, and is it right?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    doctor.doctor,
+    backends.backends,
+    explain.explain,
+    selfcheck.selfcheck,
+    warmup.warmup,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point of the installed script."""
+    app()

@@ -1,0 +1,135 @@
+"""Everything ``doctor`` reports, as plain data, and the problems in it with what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+import importlib_metadata
+
+from fla_core.cli._child import Inspection, inspect_plugins
+from fla_core.cli._settings import other_variables, settings_report
+from fla_core.plugins.detect import providers
+from fla_core.plugins.discover import discover
+from fla_core.plugins.record import PluginRecord
+from fla_core.plugins.requirements import unmet
+
+Row = dict[str, Any]
+
+
+def diagnose() -> Row:
+    """Look at everything; see :mod:`fla_core.cli.doctor` for the keys."""
+    records = discover()
+    settings, problems = settings_report(os.environ, [record.name for record in records])
+    found = inspect_plugins()
+    plugins = [_plugin(i, record, found) for i, record in enumerate(records)]
+    problems += _torch_problems(found) + _triton_problems()
+    for plugin in plugins:
+        problems += _plugin_problems(plugin)
+    return {
+        "ok": not any(problem["severity"] == "error" for problem in problems),
+        "versions": _versions(found),
+        "devices": found.devices,
+        "settings": settings,
+        "variables": other_variables(os.environ),
+        "plugins": plugins,
+        "problems": problems,
+    }
+
+
+def problem(severity: str, subject: str, text: str, step: str) -> Row:
+    """One finding and the next thing to do about it."""
+    return {"severity": severity, "subject": subject, "text": text, "next": step}
+
+
+def _versions(found: Inspection) -> list[Row]:
+    rows = [("python", platform.python_version(), platform.platform())]
+    owners = ", ".join(f"{name} {version}" for name, version in providers("torch").items())
+    version = found.torch.get("version") or found.torch.get("error", found.failure)
+    built = f"{found.torch['built']}; " if "built" in found.torch else ""
+    rows.append(("torch", version, f"{built}from {owners}" if owners else "not installed"))
+    triton = providers("triton")
+    owners = ", ".join(f"from {name}" for name in triton) or "no distribution provides it"
+    rows.append(("triton", " | ".join(triton.values()), owners))
+    rows += [(name, _version(name), "") for name in ("numpy", "pluggy", "fla-kernels-core")]
+    return [{"name": n, "version": v or "not installed", "note": note} for n, v, note in rows]
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib_metadata.version(name)
+    except importlib_metadata.PackageNotFoundError:
+        return ""
+
+
+def _plugin(index: int, record: PluginRecord, found: Inspection) -> Row:
+    """The findings of the child, or the bare record where it crashed or never came so far."""
+    seen = found.plugins.get(index, {})
+    if crash := found.crashes.get(index):
+        phase = "load" if crash.endswith("load") else "probe"
+        record.breaks(phase, crash)
+    row = {**(seen.get("record") or record.to_json())}
+    requires = (row["backend"] or {}).get("requires", ())
+    needs = [(text, unmet((text,))) for text in requires]
+    row["requirements"] = [{"text": t, "met": not p, "problem": p} for t, p in needs]
+    row["validity"] = seen.get("validity", [])
+    row["doctor"], row["doctor_error"] = seen.get("doctor", {}), seen.get("doctor_error", "")
+    row["module"] = record.target
+    return row
+
+
+def _torch_problems(found: Inspection) -> list[Row]:
+    if failure := found.failure or found.torch.get("error"):
+        step = "python -c 'import torch' shows the whole error; reinstall torch"
+        return [problem("error", "torch", failure, step)]
+    if failure := found.torch["device_error"]:
+        step = "check the driver, and that torch was built for it"
+        return [problem("warning", "devices", failure, step)]
+    return []
+
+
+def _triton_problems() -> list[Row]:
+    owners = list(providers("triton"))
+    if len(owners) < 2:
+        return []
+    text = f"{' and '.join(owners)} overwrite each other's files"
+    step = f"pip uninstall {' '.join(owners)}, then install the one for your device"
+    return [problem("warning", "triton", text, step)]
+
+
+def _plugin_problems(plugin: Row) -> list[Row]:
+    name, state, subject = plugin["name"], plugin["state"], f"plugin {plugin['name']}"
+    origin = plugin["origin"]
+    found = []
+    if state == "broken":
+        step = _repair(plugin)
+        found.append(problem("error", subject, plugin["detail"], step))
+    if missing := [need["text"] for need in plugin["requirements"] if not need["met"]]:
+        step = f"pip install {' '.join(repr(text) for text in missing)}"
+        found.append(problem("warning", subject, f"needs {', '.join(missing)}", step))
+    elif state == "unavailable":
+        step = f"nothing, if this machine has no such device; else see the lines of {name} above"
+        found.append(problem("warning", subject, plugin["detail"], step))
+    if plugin["doctor_error"]:
+        step = f"report it to the author of {origin['distribution']}"
+        found.append(problem("warning", subject, plugin["doctor_error"], step))
+    for note in plugin["notes"]:
+        step = f"pip uninstall {origin['distribution']} until none is left, then install it again"
+        if "shadowed" not in note:
+            step = f"report it to the author of {origin['distribution']}"
+        found.append(problem("warning", subject, note, step))
+    return found
+
+
+def _repair(plugin: Row) -> str:
+    name, distribution = plugin["name"], plugin["origin"]["distribution"]
+    without = f"FLA_PLUGINS=-{name} goes on without it"
+    detail = plugin["detail"]
+    if "upgrade fla-kernels-core" in detail:
+        return f"pip install -U fla-kernels-core; until then {without}"
+    if "taken by" in detail:
+        return f"uninstall one of the two distributions: pip uninstall {distribution}"
+    module = plugin["module"].partition(":")[0]
+    show = f"python -c 'import {module}' shows the whole error; " if "load:" in detail else ""
+    return f"{show}pip install -U {distribution}; until then {without}"

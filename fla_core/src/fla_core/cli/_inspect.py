@@ -1,0 +1,133 @@
+"""The child process of ``doctor``: loads and probes plugins, and may crash.
+
+``python -m fla_core.cli._inspect SKIP...`` writes JSON lines: first ``{"torch": ...}``, then for each
+plugin record whose index is not in ``SKIP`` one ``{"begin": index, "phase": ...}`` for each phase
+and a ``{"plugin": index, ...}`` with what was found. A reader that sees the stream end in the middle
+knows which plugin ended it, and starts again without that one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fla_core.errors import PolicyError
+from fla_core.plugins.api import Device, Validity
+from fla_core.plugins.load import GUARDED, describe, load
+from fla_core.plugins.probe import probe
+from fla_core.plugins.record import PluginRecord
+from fla_core.plugins.registry import Registry
+from fla_core.plugins.requirements import matches
+
+Say = Callable[[dict[str, Any]], None]
+
+
+def main(skip: frozenset[int]) -> None:
+    """Inspect every plugin that is not to be skipped, in the order of the registry."""
+    say = _channel()
+    say({"phase": "torch"})
+    devices = _torch(say)
+    for index, record in enumerate(_registry()):
+        if index not in skip:
+            _inspect(index, record, devices, say)
+    say({"done": True})
+    # A probe that hangs sits in a thread that would keep some toolchains' exit handlers waiting.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _channel() -> Say:
+    """Keep the real stdout for the protocol; what plugins print goes to stderr."""
+    lines = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
+    os.dup2(2, 1)
+    return lambda message: print(json.dumps(message, default=str), file=lines)
+
+
+def _registry() -> Registry:
+    from fla_core.dispatch.settings import read_settings
+
+    registry = Registry.discovered()
+    try:
+        registry.exclude(read_settings(os.environ).plugins.rule_for)
+    except PolicyError:
+        pass  # the parent reports it; every plugin may then load
+    return registry
+
+
+def _torch(say: Say) -> list[Device]:
+    try:
+        import torch
+    except Exception as error:
+        say({"torch": {"error": describe(error)}, "devices": []})
+        return []
+    flavour = {"cuda": torch.version.cuda, "hip": torch.version.hip, "xpu": torch.version.xpu}
+    built = [f"{name} {version}" for name, version in flavour.items() if version]
+    found = [{"device": "cpu", "name": f"{os.cpu_count()} logical cores", "arch": ""}]
+    devices = [Device("cpu")]
+    try:
+        accelerator = torch.accelerator.current_accelerator()
+        count = 0 if accelerator is None else torch.accelerator.device_count()
+        for index in range(count):
+            devices.append(Device(accelerator.type, index))
+            found.append(_device(torch, accelerator.type, index))
+        error = ""
+    except Exception as raised:
+        error = describe(raised)
+    facts = {"version": torch.__version__, "built": ", ".join(built) or "CPU only"}
+    say({"torch": {**facts, "device_error": error}, "devices": found})
+    return devices
+
+
+def _device(torch: Any, kind: str, index: int) -> dict[str, str]:
+    from fla_core.plugins.detect import gpu_arch
+
+    module = torch.get_device_module(kind)
+    name = module.get_device_name(index) if hasattr(module, "get_device_name") else ""
+    arch = gpu_arch(torch, index) if kind == "cuda" else ""
+    return {"device": f"{kind}:{index}", "name": str(name), "arch": arch}
+
+
+def _inspect(index: int, record: PluginRecord, devices: list[Device], say: Say) -> None:
+    say({"begin": index, "phase": "load"})
+    load(record)
+    report: Mapping[str, Any] = {}
+    error = ""
+    if record.backend is not None and not record.failure and not record.rule:
+        for device in devices:
+            if record.serves(device.type) and not record.unavailable:
+                say({"begin": index, "phase": f"probe {device}"})
+                probe(record, device)
+        say({"begin": index, "phase": "fla_doctor"})
+        report, error = _ask_doctor(record)
+    validity = [{**asdict(row), "applies": _applies(row, record)} for row in record.validity]
+    facts = {"record": record.to_json(), "doctor": report, "doctor_error": error}
+    say({"plugin": index, **facts, "validity": validity})
+
+
+def _ask_doctor(record: PluginRecord) -> tuple[Mapping[str, Any], str]:
+    try:
+        answers = record.hooks.fla_doctor()
+    except GUARDED as error:
+        return {}, f"fla_doctor() raised {describe(error)}"
+    if not answers:
+        return {}, ""
+    if not isinstance(answers[0], Mapping):
+        return {}, f"fla_doctor() must return a mapping, got {type(answers[0]).__name__}"
+    return {str(label): str(text) for label, text in answers[0].items()}, ""
+
+
+def _applies(row: Validity, record: PluginRecord) -> bool:
+    """True when the row speaks of a device and toolchain of this machine."""
+    return any(
+        answer.ok and fnmatchcase(answer.arch, row.arch or "*") and matches(row.toolchain, answer.versions)
+        for answer in record.probes.values()
+    )
+
+
+if __name__ == "__main__":
+    main(frozenset(map(int, sys.argv[1:])))
