@@ -1,4 +1,4 @@
-"""Is the hardware there, and the toolchain? Questions for probes and ``fla_doctor``, cheapest first.
+"""Is the hardware there, and the toolchain? For probes and ``fla_doctor``, cheapest first.
 
 A probe asks in this order: installed metadata, device files, then imports, then the driver. Each
 helper raises :class:`Unavailable` with a reason written for people, and :func:`answered` turns that
@@ -65,14 +65,23 @@ def device_index(card: Backend, device: str) -> int:
     return int(index or 0)
 
 
+def check_importable(module: str) -> None:
+    """Look for a top-level module without importing it.
+
+    Raises:
+        Unavailable: there is none.
+    """
+    if module not in sys.modules and find_spec(module) is None:
+        raise Unavailable(f"{module} is not installed")
+
+
 def imported(module: str) -> Any:
     """Import a toolchain.
 
     Raises:
         Unavailable: it is not installed, or importing it fails.
     """
-    if module not in sys.modules and find_spec(module) is None:
-        raise Unavailable(f"{module} is not installed")
+    check_importable(module)
     try:
         return import_module(module)
     except Exception as error:
@@ -112,33 +121,25 @@ def triton_build(*vendors: str) -> tuple[str, str]:
     if not owners:
         raise Unavailable("no installed distribution provides triton")
     if len(owners) > 1:
-        raise Unavailable(f"{_owned(owners)}: they overwrite each other's files, uninstall one")
+        raise Unavailable(
+            f"triton belongs to {_listed(owners)}: they overwrite each other's files, uninstall one"
+        )
     ((name, version),) = owners.items()
     if TRITON_BUILDS.get(name, STOCK) not in vendors:
         fitting = [build for build, vendor in TRITON_BUILDS.items() if vendor in vendors]
         wanted = ["triton"] * (STOCK in vendors) + fitting
-        raise Unavailable(f"{_owned(owners)}, this backend needs {' or '.join(wanted)}")
+        needs = " or ".join(wanted)
+        raise Unavailable(f"triton belongs to {_listed(owners)}, this backend needs {needs}")
     return name, version
 
 
-def triton_summary() -> str:
-    """Who owns ``import triton``, for ``fla_doctor``."""
-    owners = providers("triton")
-    text = _owned(owners) if owners else "not installed"
-    return f"{text}: they overwrite each other's files" if len(owners) > 1 else text
-
-
-def _owned(owners: Mapping[str, str]) -> str:
-    listed = " and ".join(f"{name} {version}" for name, version in owners.items())
-    return f"triton belongs to {listed}"
-
-
-def version_summary(distribution: str) -> str:
-    """Installed version of a distribution, for ``fla_doctor``."""
-    try:
-        return importlib_metadata.version(distribution)
-    except importlib_metadata.PackageNotFoundError:
-        return "not installed"
+def gpu_arch(torch: Any, index: int) -> str:
+    """``"sm90"`` of an NVIDIA GPU, ``"gfx942"`` of an AMD GPU: torch calls both ``cuda``."""
+    if torch.version.hip is None:
+        major, minor = torch.cuda.get_device_capability(index)
+        return f"sm{major}{minor}"
+    # "gfx942:sramecc+:xnack-": what follows the first colon are modes of the chip.
+    return str(torch.cuda.get_device_properties(index).gcnArchName.partition(":")[0])
 
 
 def device_files(*patterns: str) -> tuple[str, ...]:
@@ -146,6 +147,28 @@ def device_files(*patterns: str) -> tuple[str, ...]:
     return tuple(sorted(path for pattern in patterns for path in glob(pattern)))
 
 
-def device_summary(*patterns: str) -> str:
-    """Device files of the driver, for ``fla_doctor``."""
-    return ", ".join(device_files(*patterns)) or f"no {' or '.join(patterns)}"
+def report(files: tuple[str, ...], distributions: tuple[str, ...]) -> dict[str, str]:
+    """What ``fla_doctor`` can say from metadata and device files; imports nothing.
+
+    Args:
+        files: patterns of the driver's device files.
+        distributions: whose versions matter; for ``"triton"`` it is the owner of the package.
+    """
+    present = ", ".join(device_files(*files)) or f"no {' or '.join(files)}"
+    versions = {name: _installed(name) for name in distributions}
+    return {"implementations": NO_IMPLEMENTATIONS, "device files": present, **versions}
+
+
+def _installed(name: str) -> str:
+    if name == "triton":
+        owners = providers(name)
+        clash = ": they overwrite each other's files" if len(owners) > 1 else ""
+        return f"{_listed(owners)}{clash}" if owners else "not installed"
+    try:
+        return importlib_metadata.version(name)
+    except importlib_metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _listed(owners: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} {version}" for name, version in owners.items())

@@ -1,0 +1,8 @@
+"""The fla-kernels backend for Ascend NPUs.
+
+Importing this package imports neither torch nor triton.
+"""
+
+from importlib.metadata import version
+
+__version__ = version("fla-backend-ascend")

@@ -1,0 +1,121 @@
+"""The plugin's card, and what its probe says of real and of pretended machines."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fla_backend_tilelang import plugin
+from fla_core import backends, explain
+from fla_core.ops.simple_gla import chunk_simple_gla
+from fla_core.plugins import Probe, detect
+from fla_core.plugins.testing import toolchains_loaded_by
+from fla_core.plugins.validate import card_problem
+
+
+def test_card_is_valid() -> None:
+    assert card_problem(plugin.fla_backend(), "tilelang") == ""
+
+
+def test_import_loads_no_toolchain() -> None:
+    assert toolchains_loaded_by("fla_backend_tilelang.plugin") == []
+
+
+def test_probe_of_this_machine_gives_a_reason() -> None:
+    # Whatever the machine has, there is no kernel yet that could have run.
+    answer = plugin.fla_probe("cuda:0")
+    assert not answer.ok
+    assert answer.reason
+
+
+def test_other_devices_are_refused() -> None:
+    assert plugin.fla_probe("mps:0").reason == "it serves cuda devices, not 'mps'"
+
+
+def test_doctor_needs_no_toolchain() -> None:
+    report = plugin.fla_doctor()
+    assert report["implementations"] == "this backend has no implementations yet"
+    assert {"device files", "torch", "tilelang"} <= report.keys()
+
+
+def test_calls_on_cpu_are_left_alone() -> None:
+    x = torch.ones(1, 4, 1, 8)
+    o, _ = chunk_simple_gla(x, x, x)
+    decision = explain("chunk_simple_gla", device="cpu")
+    assert decision.chosen == "reference:simple_gla#chunk"
+    assert "tilelang" in dict(decision.rows())
+    assert torch.isfinite(o).all()
+
+
+def test_explain_names_the_plugin_and_its_state() -> None:
+    rows = dict(explain("chunk_kda", device="cuda").rows())
+    record = next(record for record in backends() if record.name == "tilelang")
+    assert record.state.value in ("loaded", "unavailable", "probed")
+    assert (record.unavailable or "no implementation of kda") in rows["tilelang"]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A pretended machine on which everything is there; tests take something away."""
+    fake = SimpleNamespace(
+        __version__="2.11.0",
+        version=SimpleNamespace(cuda="13.0", hip=None),
+        cuda=SimpleNamespace(
+            is_available=lambda: True,
+            device_count=lambda: 2,
+            get_device_name=lambda index: f"GPU {index}",
+            get_device_capability=lambda index: (9, 0),
+            get_device_properties=lambda index: SimpleNamespace(gcnArchName="gfx942:xnack-"),
+        ),
+    )
+    fake.owners = {"tilelang": "0.1.15"}
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setitem(sys.modules, "tilelang", ModuleType("tilelang"))
+    monkeypatch.setattr(detect, "providers", lambda module: fake.owners)
+    return fake
+
+
+def reason(device: str = "cuda:0") -> str:
+    answer = plugin.fla_probe(device)
+    assert not answer.ok
+    return answer.reason
+
+
+@pytest.mark.parametrize(("cuda", "hip", "arch"), [("13.0", None, "sm90"), (None, "6.3", "gfx942")])
+def test_everything_is_there_but_kernels(
+    machine: Any, cuda: str | None, hip: str | None, arch: str
+) -> None:
+    machine.version = SimpleNamespace(cuda=cuda, hip=hip)
+    assert plugin.fla_probe("cuda:1") == Probe(
+        ok=False,
+        reason="GPU 1 with tilelang 0.1.15 is there, but this backend has no implementations yet",
+        arch=arch,
+        versions={"torch": "2.11.0", "tilelang": "0.1.15"},
+    )
+
+
+def test_torch_for_cpus(machine: Any) -> None:
+    machine.version = SimpleNamespace(cuda=None, hip=None)
+    assert reason() == "torch 2.11.0 is built without CUDA and ROCm"
+
+
+def test_no_gpu_is_found_before_tilelang_is_imported(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.cuda.is_available = lambda: False
+    monkeypatch.setitem(sys.modules, "tilelang", None)
+    assert reason() == "torch finds no GPU"
+
+
+def test_no_tilelang(machine: Any) -> None:
+    machine.owners = {}
+    assert reason() == "tilelang is not installed"
+
+
+def test_tilelang_that_cannot_be_imported(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tilelang", None)
+    assert reason().startswith("importing tilelang raised ModuleNotFoundError: ")
