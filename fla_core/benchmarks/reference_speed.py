@@ -21,6 +21,7 @@ from rich.table import Table
 from torch import Tensor
 
 from fla_core.reference.decay import decay_chunk, decay_recurrent
+from fla_core.reference.delta import delta_chunk, delta_recurrent
 
 Inputs = dict[str, Tensor]
 Function = Callable[..., tuple[Tensor | None, ...]]
@@ -56,12 +57,19 @@ def value_gate(s: Shape) -> Inputs:
     return {"gv": F.logsigmoid(torch.randn(s.B, s.T, s.H, s.V))}
 
 
+def steps(s: Shape) -> Inputs:
+    return {"beta": torch.rand(s.B, s.T, s.H)}
+
+
 OPERATORS: Mapping[str, Operator] = {
     "linear_attn": Operator(decay_recurrent, decay_chunk, lambda s: {}),
     "simple_gla": Operator(decay_recurrent, decay_chunk, head_gate),
     "gla": Operator(decay_recurrent, decay_chunk, key_gate),
     "gla_gv": Operator(decay_recurrent, decay_chunk, value_gate),
     "gla_gk_gv": Operator(decay_recurrent, decay_chunk, lambda s: key_gate(s) | value_gate(s)),
+    "delta": Operator(delta_recurrent, delta_chunk, steps),
+    "gated_delta": Operator(delta_recurrent, delta_chunk, lambda s: steps(s) | head_gate(s)),
+    "kda": Operator(delta_recurrent, delta_chunk, lambda s: steps(s) | key_gate(s)),
 }
 
 
