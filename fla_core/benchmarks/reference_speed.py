@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +25,7 @@ from fla_core.reference.decay import decay_chunk, decay_recurrent
 from fla_core.reference.delta import delta_chunk, delta_recurrent
 
 Inputs = dict[str, Tensor]
-Function = Callable[..., tuple[Tensor | None, ...]]
+Function = Callable[..., tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def compare(
 ) -> Iterator[list[str]]:
     """Table cells for each chunk size: milliseconds and ratio, forward and with backward."""
     inputs = draw(operator, shape)
-    functions = [
+    functions: list[Function] = [
         operator.recurrent,
         *(partial(operator.chunk, chunk_size=size) for size in chunk_sizes),
     ]

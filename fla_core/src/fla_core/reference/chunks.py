@@ -1,9 +1,9 @@
 """Cutting sequences into chunks, and decayed scores inside a chunk.
 
-Decay is carried as a *product* of factors ``exp(g) <= 1`` over spans that are merged pairwise,
-never as a difference of cumulative sums: a difference loses every small gate that follows a hard
-reset (a gate of -1e4), a product of at most ``log2(C)`` roundings does not. No positive exponent
-is ever taken, and no division, so finite inputs give finite outputs and gradients.
+Decay is carried as a *product* of factors ``exp(g) <= 1``, never as a difference of cumulative
+sums: after a hard reset (a gate of -1e4) a float32 difference loses every gate smaller than 1e-3,
+whereas each factor of a product costs one rounding of its own result. No positive exponent is
+ever taken, and nothing is divided, so finite inputs give finite outputs and gradients.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class ChunkLayout:
         return _Packed(
             order=torch.tensor(order, dtype=torch.long, device=device),
             chunks=torch.tensor(chunks, dtype=torch.long, device=device),
-            gather=token.minimum(end - 1).flatten().to(device),
+            gather=token.clamp_max(self.length - 1).flatten().to(device),
             scatter=scatter.to(device),
             padding=None if bool(valid.all()) else valid.logical_not().to(device),
         )
@@ -177,7 +177,7 @@ class _Packed(NamedTuple):
 
     order: Tensor  # [N], sequences, longest first
     chunks: Tensor  # [NT], rows of the layout, sequence after sequence
-    gather: Tensor  # [NT * C], tokens; padding reads the last token of its own chunk
+    gather: Tensor  # [NT * C], tokens; padding reads one that exists
     scatter: Tensor  # [T], places of the tokens in NT * C
     padding: Tensor | None  # [NT, C], where nothing belongs; None if there is no such place
 
