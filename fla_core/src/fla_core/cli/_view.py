@@ -100,6 +100,15 @@ def stdout_to_stderr() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def working(text: str) -> Iterator[Callable[[str], object]]:
+    """Say on a terminal's stderr what is being done; yields a function that changes the text."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        yield status.update
+
+
 def command(function: _Command) -> _Command:
     """Report this project's errors in their own words, as exit code 2, without a traceback.
 
