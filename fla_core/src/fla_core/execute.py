@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from fla_core.call import Call
 from fla_core.contract import TensorSpec
@@ -206,7 +207,9 @@ def _check_no_alias(plan: Plan, call: Call, outputs: Sequence[Tensor]) -> None:
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    return tensor.numel() > 0 and tensor.device.type != "meta" and not is_fake(tensor)
+    return (
+        tensor.numel() > 0 and tensor.device.type != "meta" and not isinstance(tensor, FakeTensor)
+    )
 
 
 def check_residuals(plan: Plan, base: Call, residuals: Sequence[Tensor]) -> None:

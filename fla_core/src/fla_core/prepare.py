@@ -49,6 +49,10 @@ Modes = Callable[
 ]
 
 
+OPERATORS: dict[str, Operator] = {}
+"""By name: a compiled graph refers to its operator by a string."""
+
+
 def operator(name: str, modes: Modes | None = None, **aliases: str) -> Operator:
     """Look a public name up in the contracts.
 
@@ -59,7 +63,9 @@ def operator(name: str, modes: Modes | None = None, **aliases: str) -> Operator:
     """
     contract, form = public_names()[name]
     title = f"{contract.name}.{name}"
-    return Operator(name, contract, form, title, contract.input_names, aliases, modes)
+    made = Operator(name, contract, form, title, contract.input_names, aliases, modes)
+    OPERATORS[name] = made
+    return made
 
 
 @dataclass(slots=True)
