@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.compiler import is_compiling
 
+from fla_core.dtypes import wide
 from fla_core.errors import ContractError
 
 Result = tuple[Tensor, Tensor | None]
@@ -13,6 +19,16 @@ Result = tuple[Tensor, Tensor | None]
 def pair(outputs: tuple[Tensor, ...]) -> Result:
     """``(o, final_state)`` with None for a state that was not asked for."""
     return outputs if len(outputs) == 2 else (outputs[0], None)
+
+
+def kept_with(q: Tensor, cached: Any) -> Callable[..., Tensor]:
+    """The function with its ``lru_cache``, or without while tracing and where q is fake.
+
+    A fake tensor left in the cache would break every later call, and a real one the fake call.
+    """
+    bare = is_compiling() or isinstance(q, FakeTensor)
+    function: Callable[..., Tensor] = cached.__wrapped__ if bare else cached
+    return function
 
 
 def refuse_packed_attentions(title: str, output_attentions: bool, cu_seqlens: object) -> None:
@@ -27,13 +43,14 @@ def attention_weights(q: Tensor, k: Tensor, g: Tensor | None, scale: float | Non
 
     Quadratic in T, differentiable; ``g`` is ``[B, T, H]`` or broadcasts to it.
     """
-    length = q.shape[1]
-    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    length, dtype = q.shape[1], wide(q)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
-    scores = torch.einsum("bthd,bshd->bhts", q.to(dtype) * factor, k.to(dtype))
+    with torch.autocast(q.device.type, enabled=False):
+        scores = torch.einsum("bthd,bshd->bhts", q.to(dtype) * factor, k.to(dtype))
+    ones = torch.ones(length, length, dtype=torch.bool, device=q.device)
     if g is not None:
-        total = g.to(dtype).expand(q.shape[:3]).cumsum(1).transpose(1, 2)
-        later = total[..., :, None] - total[..., None, :]
-        scores = scores * later.clamp(max=0.0).exp()
-    causal = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
-    return scores.masked_fill(~causal, 0.0).to(q.dtype)
+        # The difference of two running sums would lose a mild decay behind a strong one.
+        gates = g.to(dtype).expand(q.shape[:3]).transpose(1, 2)[..., None]
+        between = gates.masked_fill(~ones.tril(-1), 0.0).cumsum(-2)
+        scores = scores * between.exp()
+    return scores.masked_fill(~ones.tril(), 0.0).to(q.dtype)

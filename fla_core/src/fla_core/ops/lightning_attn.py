@@ -16,7 +16,7 @@ from fla_core.call import NO_HINTS
 from fla_core.dtypes import wide
 from fla_core.errors import ContractError, DtypeError
 from fla_core.ops._keywords import chunk_hint, leftover
-from fla_core.ops._shared import Result
+from fla_core.ops._shared import Result, kept_with
 from fla_core.ops.simple_gla import decayed
 from fla_core.prepare import operator
 
@@ -109,7 +109,8 @@ def _gamma(title: str, q: Tensor, layer_idx: int, num_layers: int) -> Tensor | N
         raise ContractError(title, "layer_idx", f"0..num_layers = {num_layers}", str(layer_idx))
     if not isinstance(q, Tensor) or q.dim() != 4:
         return None
-    return lightning_decay(q.shape[2], layer_idx, num_layers, wide(q), q.device)
+    decay = kept_with(q, lightning_decay)
+    return decay(q.shape[2], layer_idx, num_layers, wide(q), q.device)
 
 
 @lru_cache(maxsize=256)

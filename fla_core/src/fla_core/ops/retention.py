@@ -14,7 +14,7 @@ from torch import Tensor
 from fla_core.call import NO_HINTS
 from fla_core.dtypes import wide
 from fla_core.ops._keywords import chunk_hint, leftover
-from fla_core.ops._shared import Result, attention_weights, refuse_packed_attentions
+from fla_core.ops._shared import Result, attention_weights, kept_with, refuse_packed_attentions
 from fla_core.ops.simple_gla import decayed
 from fla_core.prepare import operator
 
@@ -152,7 +152,7 @@ def _gamma(q: Tensor) -> Tensor | None:
     """Decay of each head on q's device; None for a q that has no heads, which is refused later."""
     if not isinstance(q, Tensor) or q.dim() != 4:
         return None
-    return retention_decay(q.shape[2], wide(q), q.device)
+    return kept_with(q, retention_decay)(q.shape[2], wide(q), q.device)
 
 
 @lru_cache(maxsize=64)
