@@ -120,30 +120,32 @@ class ChunkLayout:
         """Run ``state = step(state, *chunk)`` along every sequence, all sequences at once.
 
         Args:
-            initial: states before the first token ``[N, ...]``.
-            step: maps states ``[n, ...]`` of the n active sequences, and the n rows of every
+            initial: states before the first token ``[N, H, ...]``.
+            step: maps states ``[n * H, ...]`` of the n active sequences, and the rows of every
                 packed tensor that belong to their present chunk, to the next states.
-            packed: values per chunk ``[NT, ...]``.
+            packed: values per chunk ``[NT, H, ...]``.
 
         Returns:
-            The states before each chunk ``[NT, ...]`` and after the last token ``[N, ...]``; the
-            latter never shares memory with ``initial``.
+            The states before each chunk ``[NT, H, ...]`` and after the last token
+            ``[N, H, ...]``; the latter never shares memory with ``initial``.
         """
-        table = self._packed
+        table, heads = self._packed, initial.shape[1]
         state = initial if table is None else initial.index_select(0, table.order)
-        before, finished = [], []
+        state, before, finished = state.flatten(0, 1), [], []
+        rows = [active * heads for active in self.steps]
         # Split, not sliced: the backward of a slice touches the whole tensor.
-        parts = (x.split_with_sizes(self.steps) for x in packed)
-        for active, *chunk in zip(self.steps, *parts, strict=True):
+        parts = (x.flatten(0, 1).split_with_sizes(rows) for x in packed)
+        for active, *chunk in zip(rows, *parts, strict=True):
             if active < state.shape[0]:
                 state, done = state.split_with_sizes((active, state.shape[0] - active))
                 finished.append(done)
             before.append(state)
             state = step(state, *chunk)
-        final = torch.cat([state, *reversed(finished)])
+        final = torch.cat([state, *reversed(finished)]).view(initial.shape)
         if table is not None:
             final = final.index_select(0, table.order.argsort())
-        states = torch.cat(before) if before else initial.new_empty(0, *initial.shape[1:])
+        shape = (self.chunks, *initial.shape[1:])
+        states = torch.cat(before).view(shape) if before else initial.new_empty(shape)
         return states, final
 
     @property

@@ -122,12 +122,12 @@ def delta_chunk(
     def advance(
         state: Tensor, w: Tensor, u: Tensor, k_out: Tensor, decay: Tensor | None = None
     ) -> Tensor:
-        errors.append(u - w @ state)
+        errors.append(torch.baddbmm(u, w, state, alpha=-1))
         kept = state if decay is None else state * decay
-        return kept + k_out @ errors[-1]
+        return torch.baddbmm(kept, k_out, errors[-1])
 
     states, final = layout.scan(starting_state(q, v, initial_state, bounds), advance, *per_chunk)
-    error = torch.cat(errors) if errors else u
+    error = torch.cat(errors).view_as(u) if errors else u
     o = keys.q_in @ states + keys.attend @ error
     o = layout.unpack(o.transpose(1, 2)).to(q.dtype)
     return o, final, layout.unpack_chunks(states) if return_states else None
