@@ -1,0 +1,117 @@
+"""What a training run shows: progress, the backends in use, the loss curve."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from char_model import CharModel
+from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+
+import fla_core
+from fla_core.dispatch import Decision
+
+BITS = 1 / math.log(2)
+"""Bits in a nat."""
+
+
+def per_character(nats: float) -> str:
+    """An entropy or a loss in both units."""
+    return f"{nats:.3f} nats ({nats * BITS:.3f} bits) per character"
+
+
+def operators_table(model: CharModel, device: torch.device) -> Table:
+    """Which implementation serves each use of the mixer's operators, and why."""
+    mixer = model.blocks[0].mixer
+    chunk, recurrent = mixer.operators
+    table = Table("use", "operator, and what serves it", "why", box=SIMPLE_HEAD, pad_edge=False)
+    for use, operator, gradients, carried in (
+        ("training", chunk, True, []),
+        ("prefill", chunk, False, []),
+        ("generation", recurrent, False, ["initial_state"]),
+    ):
+        decision = fla_core.explain(
+            operator,
+            device=str(device),
+            dtype="float32",
+            features=[*mixer.features, *carried],
+            gradients=gradients,
+            **mixer.axes,
+        )
+        table.add_row(use, served_by(decision), reasons(decision), end_section=True)
+    return table
+
+
+def served_by(decision: Decision) -> str:
+    """Operator, implementation, and the features that the core computes around it."""
+    chosen, _, lowered = decision.plan.partition(" (")
+    lines = (f"[bold]{decision.operator}[/]", chosen or "nobody", lowered.rstrip(")"))
+    return "\n".join(filter(None, lines))
+
+
+def reasons(decision: Decision) -> str:
+    """What became of each candidate, and which policy was in force."""
+    rows = [row for row in decision.rows() if row[0] != "call"]
+    return "\n".join(what if who == decision.chosen else f"{who}: {what}" for who, what in rows)
+
+
+def show_progress(
+    console: Console, losses: Iterable[float], steps: int, tokens_per_step: int
+) -> tuple[list[float], float]:
+    """Consume the losses of a training run; return them, and the tokens trained on in a second."""
+    seen: list[float] = []
+    speed, started = 0.0, time.perf_counter()
+    columns = ("training", BarColumn(None), MofNCompleteColumn(), "{task.fields[now]}")
+    with Progress(*columns, TimeElapsedColumn(), console=console, expand=True) as progress:
+        task = progress.add_task("", total=steps, now="")
+        for loss in losses:
+            seen.append(loss)
+            speed = len(seen) * tokens_per_step / (time.perf_counter() - started)
+            now = f"loss [bold]{smoothed(seen[-50:])[-1]:.3f}[/]  {speed:,.0f} tokens/s"
+            progress.update(task, advance=1, now=now)
+    return seen, speed
+
+
+def smoothed(losses: Iterable[float], keep: float = 0.9) -> list[float]:
+    """Running mean of losses; the weight of each falls by ``keep`` a step."""
+    means, total, weight = [], 0.0, 0.0
+    for loss in losses:
+        total, weight = keep * total + loss, keep * weight + 1
+        means.append(total / weight)
+    return means
+
+
+def plot_losses(
+    path: Path, losses: list[float], held_out: float, entropies: dict[str, float], title: str
+) -> None:
+    """Draw the loss of each step with entropies of the text as levels."""
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    steps = range(1, len(losses) + 1)
+    axes.plot(steps, losses, color="#a9cbe8", linewidth=0.8, label="each batch")
+    axes.plot(steps, smoothed(losses), color="#1f5f99", linewidth=2, label="smoothed")
+    axes.plot(len(losses), held_out, "o", color="#c0392b", label=f"held-out text: {held_out:.2f}")
+    for (name, entropy), style in zip(entropies.items(), ("--", ":"), strict=True):
+        axes.axhline(entropy, color="#555555", linestyle=style, linewidth=1.2)
+        axes.annotate(
+            f"{name} entropy: {entropy:.2f}",
+            (len(losses), entropy),
+            xytext=(0, 4),
+            textcoords="offset points",
+            horizontalalignment="right",
+            color="#555555",
+        )
+    axes.set(title=title, xlabel="step", ylabel="loss, nats per character")
+    axes.set_ylim(0, 1.1 * max(*losses, *entropies.values()))
+    in_bits = (lambda nats: nats * BITS, lambda bits: bits / BITS)
+    axes.secondary_yaxis("right", functions=in_bits).set_ylabel("bits per character")
+    axes.spines["top"].set_visible(False)
+    axes.legend(loc="lower left", frameon=False)
+    figure.savefig(path, dpi=150)
