@@ -15,9 +15,12 @@ Attributes:
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # that of typing, whose import would take longer than all the rest
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from fla_core import errors
     from fla_core.contracts import CONTRACTS
     from fla_core.dispatch.context import use
@@ -40,9 +43,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib_metadata import version
-
-        value: Any = version("fla-kernels-core")
+        value: Any = _version()
     elif name == "errors":
         value = import_module("fla_core.errors")
     elif name in _HOMES:
@@ -51,6 +52,15 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fla_core' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _version() -> str:
+    from importlib_metadata import PackageNotFoundError, version
+
+    try:
+        return version("fla-kernels-core")
+    except PackageNotFoundError:
+        return "0+unknown"  # run from a source tree that was never installed
 
 
 def __dir__() -> list[str]:

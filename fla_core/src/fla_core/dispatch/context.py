@@ -12,7 +12,10 @@ ORIGIN = "fla_core.use()"
 class _Context(threading.local):
     """The innermost policy of this thread. A ContextVar would break ``fullgraph`` compilation."""
 
-    text: str | None = None
+    # Set on the instance: torch.compile (2.13) puts no guard on a default that lives on the class,
+    # and a graph traced under one policy would then serve another.
+    def __init__(self) -> None:
+        self.text: str | None = None
 
 
 innermost = _Context()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fla_core.dispatch import context
 from fla_core.dispatch.policy import AUTOMATIC, Item, Policy, Rule, parse
 from fla_core.dispatch.runtime import Runtime
+from fla_core.dispatch.settings import misspelt
 from fla_core.errors import UnknownBackendError
 from fla_core.plugins.discover import REFERENCE
 from fla_core.plugins.record import PluginRecord
@@ -62,11 +62,13 @@ def check_names(policy: Policy, registry: Registry, origin: str) -> None:
         for item in rule.items:
             if item.kind not in ("plugin", "exclude") or registry.get(item.name) is not None:
                 continue
-            close = difflib.get_close_matches(item.name, registry.names, n=1)
+            close = misspelt(item.name, registry.names)
             if item.kind == "exclude" and not close:
                 continue
             states = ", ".join(f"{record.name} ({record.state.value})" for record in registry)
-            hint = f"did you mean {close[0]!r}? installed: {states}" if close else states
+            hint = (
+                f"did you mean {close!r}? installed: {states}" if close else f"installed: {states}"
+            )
             problem = f"no backend {item.name!r} is installed"
             raise UnknownBackendError(policy.text, origin, problem, hint)
 

@@ -115,6 +115,42 @@ def find_plan(
     return plan
 
 
+def bound_plan(
+    contract: Contract,
+    operator: str,
+    form: str,
+    device: Any,
+    dtype: Any,
+    features: frozenset[str],
+    identity: str,
+) -> Plan:
+    """Return the plan of one implementation, without selection: backward binds forward's choice.
+
+    Args:
+        contract: what is computed.
+        operator: public name the call was made under.
+        form: form of the call.
+        device: its device.
+        dtype: dtype of q.
+        features: features in use, as in the forward call.
+        identity: id of the implementation that forward ran with.
+
+    Raises:
+        LookupError: no plugin that is loaded has such an implementation.
+        PluginLoadError: its functions cannot be imported.
+    """
+    plans = RUNTIME.plans
+    key = (identity, operator, form, device, dtype, features)
+    plan = plans.get(key)
+    if plan is None:
+        name = dtype_name(dtype)
+        view = CallView(contract.name, form, device.type, "", name, {"q": name}, {}, features)
+        request = resolve.Request(contract, operator, device, view, "")
+        state, chosen, fitted = resolve.bind(RUNTIME, request, identity)
+        plan = plans[key] = _plan(state.decision(), chosen, fitted)
+    return plan
+
+
 def _make(request: resolve.Request) -> Plan:
     state = resolve.search(RUNTIME, request)
     decision = state.decision()

@@ -12,7 +12,7 @@ from fla_core.dispatch.assess import Fit, Step
 from fla_core.dispatch.candidates import Candidate, Known
 from fla_core.dispatch.decision import Considered, Decision
 from fla_core.dispatch.governing import Governing, governing_rule, ordered_plugins
-from fla_core.dispatch.policy import Item
+from fla_core.dispatch.policy import AUTOMATIC, Item
 from fla_core.dispatch.runtime import Runtime
 from fla_core.errors import FlaError, ImplementationError, NoImplementationError, PluginLoadError
 from fla_core.plugins.api import Probe
@@ -124,6 +124,25 @@ def search(runtime: Runtime, request: Request) -> Search:
         if state.chosen is not None:
             break
     return state
+
+
+def bind(runtime: Runtime, request: Request, identity: str) -> tuple[Search, Candidate, Fit]:
+    """Place a call on the implementation that its forward ran with.
+
+    Raises:
+        LookupError: no plugin that is loaded has such an implementation.
+        PluginLoadError: its functions cannot be imported.
+    """
+    known = runtime.contract(request.contract)
+    chosen = next((c for c in known.candidates if c.identity == identity), None)
+    if chosen is None:
+        raise LookupError(f"no loaded plugin has the implementation {identity!r}")
+    if not _load(chosen).ok:
+        raise PluginLoadError(chosen.record)
+    governing = Governing(AUTOMATIC, chosen.record.name, "the choice of forward")
+    fitted = assess.fit(request.contract, chosen, request.view)
+    state = Search(runtime, request, governing, known, chosen=chosen, fit=fitted)
+    return state, chosen, fitted
 
 
 def _ask(state: Search, record: PluginRecord, item: Item) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fla_core.contract import Contract
@@ -12,6 +13,7 @@ from fla_core.dispatch import context
 from fla_core.dispatch.candidates import Known, known
 from fla_core.dispatch.settings import Settings, read_settings
 from fla_core.dispatch.trace import Trace
+from fla_core.plugins.discover import reference_record
 from fla_core.plugins.probe import PROBE_TIMEOUT
 from fla_core.plugins.record import PluginRecord
 from fla_core.plugins.registry import Registry
@@ -58,7 +60,7 @@ class Runtime:
     def trace(self) -> Trace:
         """Where decisions and calls are reported."""
         if self._trace is None:
-            self._trace = Trace.opened(self.settings.trace, self.settings.trace_path)
+            self._trace = Trace.checked(self.settings.trace, self.settings.trace_path)
         return self._trace
 
     @property
@@ -131,6 +133,32 @@ def reload_env() -> None:
         PolicyError: a variable cannot be understood; the old settings then stay in force.
     """
     RUNTIME.reload_env()
+
+
+@contextmanager
+def sandbox(
+    *plugins: PluginRecord,
+    environ: Mapping[str, str] | None = None,
+    probe_timeout: float = PROBE_TIMEOUT,
+) -> Iterator[Runtime]:
+    """Dispatch among these plugins and the reference only, under this environment only.
+
+    For tests and for the conformance suite; the process's own plugins, plans and settings come back
+    at the end. It concerns every thread.
+    """
+    registry = Registry([reference_record(), *plugins])
+    fresh = Runtime(lambda: registry, {} if environ is None else environ, probe_timeout)
+    fresh.listeners = RUNTIME.listeners
+    outer, outer_text = dict(vars(RUNTIME)), context.environment_text
+    try:
+        vars(RUNTIME).update(vars(fresh))
+        context.environment_text = ""
+        RUNTIME.forget_plans()
+        yield RUNTIME
+    finally:
+        vars(RUNTIME).update(outer)
+        context.environment_text = outer_text
+        RUNTIME.forget_plans()
 
 
 def backends() -> tuple[PluginRecord, ...]:

@@ -54,12 +54,11 @@ class PluginFilter:
         """
         known = set(installed)
         for name in sorted((self.allowed or frozenset()) | self.denied):
-            close = difflib.get_close_matches(name, known, n=1)
+            close = misspelt(name, known)
             if name not in known and (close or name not in self.denied):
-                hint = f"did you mean {close[0]!r}?" if close else f"installed: {_list(known)}"
-                raise UnknownBackendError(
-                    self.text, "FLA_PLUGINS", f"no plugin {name!r} is installed", hint
-                )
+                hint = f"did you mean {close!r}?" if close else f"installed: {_list(known)}"
+                problem = f"no plugin {name!r} is installed"
+                raise UnknownBackendError(self.text, "FLA_PLUGINS", problem, hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +143,13 @@ def _check_names(environ: Mapping[str, str]) -> None:
             if edit_distance(name, ours) <= 2:
                 problem = f"{name} is not a variable of fla-kernels"
                 raise PolicyError(environ[name], name, problem, f"did you mean {ours}?")
+
+
+def misspelt(name: str, known: Iterable[str]) -> str:
+    """The known name that ``name`` was probably meant to be; ``""`` if it resembles none."""
+    # The ratio keeps short names apart: xpu and npu are two backends, not one and a slip.
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.75)
+    return close[0] if close else ""
 
 
 def edit_distance(a: str, b: str) -> int:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TextIO
+from typing import Any
 
 from fla_core.dispatch.decision import Decision
 from fla_core.errors import PolicyError
@@ -21,27 +20,26 @@ from fla_core.errors import PolicyError
 class Trace:
     """Where events go; ``level`` is ``off``, ``decisions`` or ``calls``."""
 
-    __slots__ = ("_file", "_lock", "level")
+    __slots__ = ("_path", "level")
 
-    def __init__(self, level: str = "off", file: TextIO | None = None) -> None:
+    def __init__(self, level: str = "off", path: str = "") -> None:
         self.level = level
-        self._file = file
-        self._lock = threading.Lock()
+        self._path = path
 
     @classmethod
-    def opened(cls, level: str, path: str) -> Trace:
-        """Open the file, if there is one to write.
+    def checked(cls, level: str, path: str) -> Trace:
+        """Make sure that the file, if there is one, can be written.
 
         Raises:
-            PolicyError: it cannot be opened.
+            PolicyError: it cannot.
         """
-        if level == "off" or not path:
-            return cls(level)
+        trace = cls(level, path if level != "off" else "")
         try:
-            return cls(level, open(path, "a", encoding="utf-8", buffering=1))
+            trace._append("")
         except OSError as error:
             problem = f"cannot write to {path!r}: {error.strerror}"
             raise PolicyError(f"{level}:{path}", "FLA_TRACE", problem) from error
+        return trace
 
     def decided(self, decision: Decision) -> None:
         """Report a new plan, or the lack of one."""
@@ -65,7 +63,13 @@ class Trace:
         return watched
 
     def _write(self, event: dict[str, Any], text: str) -> None:
-        line = json.dumps(event) if self._file is not None else f"fla: {text}"
-        with self._lock:
-            # sys.stderr is looked up at each line, since tests and notebooks replace it.
-            (self._file or sys.stderr).write(f"{line}\n")
+        if self._path:
+            self._append(f"{json.dumps(event)}\n")
+        else:
+            sys.stderr.write(f"fla: {text}\n")
+
+    def _append(self, text: str) -> None:
+        # Opened anew for each event: nothing to close, and forked workers may share the file.
+        if self._path:
+            with open(self._path, "a", encoding="utf-8") as file:
+                file.write(text)

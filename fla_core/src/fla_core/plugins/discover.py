@@ -42,6 +42,15 @@ def reference_record() -> PluginRecord:
     return PluginRecord(REFERENCE, origin, REFERENCE_TARGET)
 
 
+def in_memory(name: str, module: Any, distribution: str = "in memory") -> PluginRecord:
+    """The record of a plugin that is at hand as a module or object, without an entry point."""
+    record = PluginRecord(name, Origin(distribution), getattr(module, "__name__", name))
+    record.module = module
+    if problem := name_problem(name):
+        record.breaks("discover", problem)
+    return record
+
+
 def _version(distribution: str) -> str:
     try:
         return importlib_metadata.version(distribution)

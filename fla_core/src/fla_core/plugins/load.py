@@ -94,11 +94,11 @@ def _ask(record: PluginRecord, hooks: Any) -> None:
     rows = tuple(_items(hooks.fla_validity(), "fla_validity"))
     for row in rows:
         _require(validate.validity_problem(row, record.name), "validity: ")
-    for item in implementations:
-        if item.contract not in CONTRACTS:
-            record.notes.append(
-                f"this core has no contract {item.contract!r}; {item.variant} is unused"
-            )
+    record.notes += [
+        f"this core has no contract {item.contract!r}; {_label(record, item)} is unused"
+        for item in implementations
+        if item.contract not in CONTRACTS
+    ]
     record.unavailable = unmet(card.requires)
     record.backend, record.implementations, record.validity = card, implementations, rows
 

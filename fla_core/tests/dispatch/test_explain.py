@@ -1,0 +1,135 @@
+"""``explain`` answers for calls nobody makes, also for hardware that is not here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fakes import domain, implementation, plugin
+from fla_core.dispatch.explain import explain, find_operator
+from fla_core.domain import AxisRange
+from fla_core.errors import ContractError, PolicyError, UnknownOperatorError
+from fla_core.plugins import Probe
+
+GONE = "quantum"
+"""A device type that no machine has."""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("chunk_kda", ("kda", "chunk_kda", "chunk")),
+        ("kda.chunk_kda", ("kda", "chunk_kda", "chunk")),
+        ("fused_recurrent_kda", ("kda", "fused_recurrent_kda", "recurrent")),
+        ("retention.chunk_retention", ("simple_gla", "chunk_retention", "chunk")),
+        ("kda", ("kda", "kda", "chunk")),
+    ],
+)
+def test_operators_by_any_name(text: str, expected: tuple[str, str, str]) -> None:
+    contract, name, form = find_operator(text)
+    assert (contract.name, name, form) == expected
+
+
+def test_unknown_operators_get_suggestions() -> None:
+    with pytest.raises(UnknownOperatorError) as caught:
+        explain("chunk_kdaa")
+    assert str(caught.value).startswith("there is no operator 'chunk_kdaa'\n  close      chunk_kda")
+    assert "contracts  linear_attn, simple_gla" in str(caught.value)
+
+
+def test_on_this_machine(install: Any) -> None:
+    install(plugin("acme", implementation("kda"), targets=("cpu",)))
+    decision = explain("kda.chunk_kda", device="cpu", K=128, dtype="bf16", features=["l2norm"])
+    assert decision.chosen == "acme:kda#chunk"
+    assert decision.plan == "acme:kda#chunk (lowered: l2norm)"
+    assert decision.view.dtype == "bfloat16"
+    assert decision.view.arch == "sm90"
+
+
+def test_for_a_device_that_is_not_here(install: Any) -> None:
+    asked: list[str] = []
+    narrow = implementation("kda", domain=domain(K=AxisRange(choices=(64, 128))), arch=("q9",))
+    install(
+        plugin(
+            "acme",
+            narrow,
+            targets=(GONE,),
+            probe=lambda device: asked.append(device) or Probe(False),
+        )
+    )
+    decision = explain("chunk_kda", device=GONE)
+    assert asked == []
+    assert decision.render().splitlines() == [
+        "chunk_kda: acme:kda#chunk",
+        "  call            chunk K=? bf16 quantum",
+        "  acme            would be asked; not probed here (no quantum device)",
+        "  acme:kda#chunk  only if arch is q9",
+        "  acme:kda#chunk  only if K is 64 | 128",
+        "  acme:kda#chunk  accepted",
+        "  reference       not asked  an earlier one accepts",
+        "  policy          'auto', from automatic selection",
+    ]
+
+
+def test_a_given_arch_is_taken_for_granted(install: Any) -> None:
+    install(plugin("acme", implementation("kda", arch=("sm90",)), targets=("cpu",)))
+    decision = explain("chunk_kda", device="cpu", arch="sm80")
+    assert "not probed here (arch sm80 is given)" in decision.render()
+    assert "arch=sm80, wants sm90" in decision.render()
+    assert decision.chosen == "reference:kda#chunk"
+    assert explain("chunk_kda", device="cpu", arch="sm90").chosen == "acme:kda#chunk"
+
+
+def test_conditions_of_relations_and_verifiers(install: Any) -> None:
+    checked = implementation("kda", verifier=lambda view: (view.axes["T"] > 8, None), reads=("T",))
+    install(plugin("acme", checked, targets=("cpu",)))
+    text = explain("chunk_kda", device="cpu").render()
+    assert "only if its verifier agrees, which reads T" in text
+    assert "faulty" not in text
+
+
+def test_nobody_is_an_answer_not_an_error(install: Any) -> None:
+    install(plugin("acme", implementation("gla"), targets=("cpu",)))
+    decision = explain("chunk_kda", device="cpu", backend="acme")
+    assert decision.chosen is None
+    assert decision.render().startswith("chunk_kda: no implementation\n")
+    assert "no implementation of kda" in decision.render()
+
+
+def test_explaining_does_not_import_kernels(install: Any) -> None:
+    lazy = implementation("kda", forward="no_such_module:forward")
+    install(plugin("acme", lazy, targets=("cpu",)))
+    assert explain("chunk_kda", device="cpu").chosen == "acme:kda#chunk"
+
+
+def test_gradients_and_grouped_heads(install: Any) -> None:
+    install(plugin("acme", implementation("kda", backward=None), targets=("cpu",)))
+    assert explain("chunk_kda", device="cpu").chosen == "acme:kda#chunk"
+    decision = explain("chunk_kda", device="cpu", gradients=True, H=2, HV=4)
+    assert decision.chosen == "reference:kda#chunk"
+    assert decision.view.gradients == {"q", "k", "v", "g", "beta"}
+    assert "gva" in decision.view.features
+    assert explain("chunk_kda", device="cpu", gradients=["q"]).view.gradients == {"q"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"Q": 3}, "argument 'Q' is not valid"),
+        ({"K": 0}, "expected  >= 1"),
+        ({"dtype": "int8"}, "got       int8"),
+        ({"features": ["l2nrom"]}, "'l2nrom' (did you mean l2norm?)"),
+        ({"gradients": ["w"]}, "got       w"),
+        ({"device": "cuda:x"}, "a device such as cuda or cuda:1"),
+    ],
+)
+def test_facts_are_checked(facts: dict[str, Any], text: str) -> None:
+    with pytest.raises(ContractError) as caught:
+        explain("chunk_kda", **{"device": "cpu", **facts})
+    assert text in str(caught.value)
+
+
+def test_policies_are_checked() -> None:
+    with pytest.raises(PolicyError):
+        explain("chunk_kda", device="cpu", backend="cuda,-acme")
