@@ -145,6 +145,11 @@ def merge_gates(
     return (gk if g is None else g if gk is None else gk + g), gv
 
 
+def by_token(x: Tensor) -> Tensor:
+    """``[B, T, H, D]`` as ``[T, B * H, 1, D]``: at three dimensions products take half the time."""
+    return x.transpose(0, 1).flatten(1, 2)[:, :, None]
+
+
 def _recur(
     state: Tensor,
     q: Tensor,
@@ -156,10 +161,6 @@ def _recur(
     batch, length, heads = q.shape[:3]
     if not length:
         return v.clone(), state.clone()
-
-    def by_token(x: Tensor) -> Tensor:
-        # [T, B * H, 1, D]: products of three dimensions take half the time of those of four.
-        return x.transpose(0, 1).flatten(1, 2)[:, :, None]
 
     absent = [None] * length
     rows = absent if row_decay is None else by_token(row_decay).mT.unbind()
@@ -174,7 +175,7 @@ def _recur(
         state = torch.baddbmm(state, k, v)
         outputs.append(torch.bmm(q, state))
     o = torch.unflatten(torch.cat(outputs, 1), 0, (batch, heads)).transpose(1, 2)
-    return o, torch.unflatten(state, 0, (batch, heads))
+    return o.contiguous(), torch.unflatten(state, 0, (batch, heads))
 
 
 def _step(state: Tensor, decay: Tensor, update: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from fla_core.reference.chunks import ChunkLayout, by_sequence, channel_scores, head_decay
-from fla_core.reference.decay import compute_dtype, merge_gates, starting_state
+from fla_core.reference.decay import by_token, compute_dtype, merge_gates, starting_state
 
 
 def delta_recurrent(
@@ -145,31 +145,24 @@ def _recur(
     batch, length, heads = q.shape[:3]
     if not length:
         return v.clone(), state.clone()
-    shape, state = state.shape, state.flatten(0, 1)
-    q, k = _rows(q), _rows(k)
-    always = (q, k, k.mT, _rows(v), _rows(beta))
-    sometimes = (
-        None if row_decay is None else _rows(row_decay).mT,
-        None if column_decay is None else _rows(column_decay),
-    )
-    gates = ([None] * length if x is None else x.unbind() for x in sometimes)
-    outputs = []
-    for (q, k, k_column, v, beta), *decays in zip(
-        zip(*(x.unbind() for x in always), strict=True), *gates, strict=True
+    keys = by_token(k)
+    absent = [None] * length
+    rows = absent if row_decay is None else by_token(row_decay).mT.unbind()
+    columns = absent if column_decay is None else by_token(column_decay).unbind()
+    products = (by_token(q), keys, keys.mT, by_token(v), by_token(beta))
+    state, outputs = state.flatten(0, 1), []
+    for q, k, k_column, v, beta, row, column in zip(
+        *(x.unbind() for x in products), rows, columns, strict=True
     ):
-        for decay in decays:
-            if decay is not None:
-                state = state * decay
+        if row is not None:
+            state = state * row
+        if column is not None:
+            state = state * column
         error = beta * (v - torch.bmm(k, state))
         state = torch.baddbmm(state, k_column, error)
         outputs.append(torch.bmm(q, state))
-    o = torch.cat(outputs, 1).view(batch, heads, length, shape[-1]).transpose(1, 2)
-    return o.contiguous(), state.view(shape)
-
-
-def _rows(x: Tensor) -> Tensor:
-    """``[B, T, H, D]`` as ``[T, B * H, 1, D]``: at three dimensions products take half the time."""
-    return x.transpose(0, 1).flatten(1, 2).unsqueeze(2)
+    o = torch.unflatten(torch.cat(outputs, 1), 0, (batch, heads)).transpose(1, 2)
+    return o.contiguous(), torch.unflatten(state, 0, (batch, heads))
 
 
 class _KeySide(NamedTuple):
