@@ -2,8 +2,8 @@
 
     python fla_core/benchmarks/reference_speed.py --ops gla simple_gla --chunk-size 32 64
 
-Each figure is the best of several runs, taken in one process in turn, so that the ratio is not
-that of two different machine loads.
+Each figure is the CPU time of the best of several runs, taken in one process in turn, so that the
+ratio is not that of two different machine loads.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def training_step(function: Function, inputs: Inputs) -> None:
 
 
 def best_times(runs: list[Callable[[], None]], repeats: int) -> list[float]:
-    """Seconds of the fastest of ``repeats`` rounds, a round being each run once."""
+    """CPU seconds of the fastest of ``repeats`` rounds, a round being each run once."""
     best = [float("inf")] * len(runs)
     for _ in range(repeats + 1):
         for i, run in enumerate(runs):
-            start = time.perf_counter()
+            start = time.process_time()
             run()
-            best[i] = min(best[i], time.perf_counter() - start)
+            best[i] = min(best[i], time.process_time() - start)
     return best
 
 
@@ -131,11 +131,10 @@ def main() -> None:
     parser.add_argument("--ops", nargs="+", choices=OPERATORS, default=list(OPERATORS))
     parser.add_argument("--chunk-size", nargs="+", type=int, default=[64])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
     for axis, size in {"B": 1, "T": 2048, "H": 4, "K": 64, "V": 64}.items():
         parser.add_argument(f"-{axis}", type=int, default=size)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)
     shape = Shape(args.B, args.T, args.H, args.K, args.V)
 
     table = Table(
@@ -146,7 +145,7 @@ def main() -> None:
             for what in ("forward", "fwd+bwd")
             for unit in ("recurrent ms", "chunk ms", "ratio")
         ),
-        title=f"{shape}, float32, {args.threads} thread(s)",
+        title=f"{shape}, float32, one thread",
     )
     for name in args.ops:
         for row in compare(OPERATORS[name], shape, args.chunk_size, args.repeats):
