@@ -36,7 +36,7 @@ LAYERS = (
     ("",),
     ("ops", "reference"),
     # Running a planned call, eagerly and as a torch operator.
-    ("autograd", "execute", "invoke", "torch_ops"),
+    ("autograd", "execute", "invoke", "prepare", "torch_ops"),
     ("dispatch",),
     ("plugins",),
     # What a call means: its contract, its checks, the features that lower to the base form.
@@ -47,6 +47,7 @@ LAYERS = (
         "contracts",
         "differentiable",
         "domain",
+        "dtypes",
         "lower",
         "lowerings",
         "seqlens",
@@ -64,6 +65,7 @@ HEAVY = ("torch", "torch_npu", "triton", "tilelang")
 # Modules that may load a toolchain when imported; all others are light. `import fla_core`,
 # contracts and plugin discovery work without torch; `doctor` runs where importing torch fails.
 HEAVY_ALLOWED = (
+    "fla_core.cli.calls.*",
     "fla_core.ops",
     "fla_core.ops.*",
     "fla_core.reference.*",
@@ -75,6 +77,8 @@ HEAVY_ALLOWED = (
     "fla_core.torch_ops.*",
     "fla_core.check",
     "fla_core.differentiable",
+    "fla_core.dtypes",
+    "fla_core.prepare",
     "fla_core.lower",
     "fla_core.lowerings",
     "fla_core.seqlens",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -51,10 +52,12 @@ def inspect_plugins(silence: float = SILENCE) -> Inspection:
 
 
 def _run(found: Inspection, skip: list[int], silence: float) -> tuple[dict[str, Any], str | None]:
-    """Run one child to its end; return what it was doing, and how it ended unless it got through."""
+    """Run one child; return what it was doing, and how it ended unless it came to its end."""
     command = [sys.executable, "-m", "fla_core.cli._inspect", *map(str, skip)]
+    # The child sees the modules that this process sees, not those of the working directory.
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env)
         doing: dict[str, Any] = {"phase": "start"}
         for message in _messages(child, silence):
             if "phase" in message:

@@ -1,9 +1,9 @@
 """The child process of ``doctor``: loads and probes plugins, and may crash.
 
-``python -m fla_core.cli._inspect SKIP...`` writes JSON lines: first ``{"torch": ...}``, then for each
-plugin record whose index is not in ``SKIP`` one ``{"begin": index, "phase": ...}`` for each phase
-and a ``{"plugin": index, ...}`` with what was found. A reader that sees the stream end in the middle
-knows which plugin ended it, and starts again without that one.
+``python -m fla_core.cli._inspect SKIP...`` writes JSON lines: first ``{"torch": ...}``, then for
+each plugin record whose index is not in ``SKIP`` a ``{"begin": index, "phase": ...}`` for each
+phase and a ``{"plugin": index, ...}`` with what was found. A reader that sees the stream end in the
+middle knows which plugin ended it, and starts again without that one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import Any
@@ -52,10 +53,9 @@ def _registry() -> Registry:
     from fla_core.dispatch.settings import read_settings
 
     registry = Registry.discovered()
-    try:
+    # Settings that cannot be read are the parent's to report; every plugin may then load.
+    with suppress(PolicyError):
         registry.exclude(read_settings(os.environ).plugins.rule_for)
-    except PolicyError:
-        pass  # the parent reports it; every plugin may then load
     return registry
 
 
@@ -68,18 +68,17 @@ def _torch(say: Say) -> list[Device]:
     flavour = {"cuda": torch.version.cuda, "hip": torch.version.hip, "xpu": torch.version.xpu}
     built = [f"{name} {version}" for name, version in flavour.items() if version]
     found = [{"device": "cpu", "name": f"{os.cpu_count()} logical cores", "arch": ""}]
-    devices = [Device("cpu")]
+    devices, trouble = [Device("cpu")], ""
     try:
         accelerator = torch.accelerator.current_accelerator()
-        count = 0 if accelerator is None else torch.accelerator.device_count()
-        for index in range(count):
-            devices.append(Device(accelerator.type, index))
-            found.append(_device(torch, accelerator.type, index))
-        error = ""
-    except Exception as raised:
-        error = describe(raised)
+        if accelerator is not None:
+            for index in range(torch.accelerator.device_count()):
+                devices.append(Device(accelerator.type, index))
+                found.append(_device(torch, accelerator.type, index))
+    except Exception as error:
+        trouble = describe(error)
     facts = {"version": torch.__version__, "built": ", ".join(built) or "CPU only"}
-    say({"torch": {**facts, "device_error": error}, "devices": found})
+    say({"torch": {**facts, "device_error": trouble}, "devices": found})
     return devices
 
 
@@ -124,7 +123,9 @@ def _ask_doctor(record: PluginRecord) -> tuple[Mapping[str, Any], str]:
 def _applies(row: Validity, record: PluginRecord) -> bool:
     """True when the row speaks of a device and toolchain of this machine."""
     return any(
-        answer.ok and fnmatchcase(answer.arch, row.arch or "*") and matches(row.toolchain, answer.versions)
+        answer.ok
+        and fnmatchcase(answer.arch, row.arch or "*")
+        and matches(row.toolchain, answer.versions)
         for answer in record.probes.values()
     )
 

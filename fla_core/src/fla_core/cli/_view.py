@@ -110,15 +110,22 @@ def working(text: str) -> Iterator[Callable[[str], object]]:
 
 
 def command(function: _Command) -> _Command:
-    """Report this project's errors in their own words, as exit code 2, without a traceback.
+    """Report this project's errors in their own words, without a traceback.
 
-    Under ``--json`` the document is ``{"error": {"type", "message"}}``.
+    Exit code 1 when an implementation is missing or broken, 2 when the question is at fault. Under
+    ``--json`` the document is ``{"error": {"type", "message"}}``.
     """
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        from fla_core.errors import FlaError
+        from fla_core.errors import (
+            FlaError,
+            ImplementationError,
+            NoImplementationError,
+            PluginLoadError,
+        )
 
+        missing = (ImplementationError, NoImplementationError, PluginLoadError)
         try:
             return function(*args, **kwargs)
         except FlaError as error:
@@ -126,6 +133,6 @@ def command(function: _Command) -> _Command:
                 emit({"error": {"type": type(error).__name__, "message": str(error)}})
             else:
                 typer.echo(str(error), err=True)
-            raise typer.Exit(2) from None
+            raise typer.Exit(1 if isinstance(error, missing) else 2) from None
 
     return wrapped  # type: ignore[return-value]

@@ -8,9 +8,9 @@ JSON:
 ``settings``      list of ``name``, ``value``, ``origin``
 ``variables``     list of ``name``, ``value``, ``note``: other ``FLA_*`` variables
 ``plugins``       list with the keys of :meth:`fla_core.plugins.record.PluginRecord.to_json` and
-                  ``requirements`` (``text``, ``met``, ``problem``), ``validity`` (``implementation``,
-                  ``direction``, ``arch``, ``toolchain``, ``status``, ``reason``, ``applies``),
-                  ``doctor`` (what the plugin reports) and ``doctor_error``
+                  ``module``, ``requirements`` (``text``, ``met``, ``problem``), ``validity``
+                  (``implementation``, ``direction``, ``arch``, ``toolchain``, ``status``,
+                  ``reason``, ``applies``), ``doctor`` (what the plugin reports), ``doctor_error``
 ``problems``      list of ``severity`` (``error`` or ``warning``), ``subject``, ``text``, ``next``
 """
 

@@ -8,7 +8,7 @@ empty when an installed plugin serves that device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,7 +45,7 @@ def explain(
     from fla_core.cli._hints import missing_backend
     from fla_core.dispatch.explain import explain as decide
 
-    sizes = {"B": b, "T": t, "H": h, "HV": hv, "K": k, "V": v, "N": n}
+    sizes: dict[str, Any] = {"B": b, "T": t, "H": h, "HV": hv, "K": k, "V": v, "N": n}
     with _view.stdout_to_stderr():
         decision = decide(
             operator,
@@ -101,5 +101,9 @@ def _answer(stage: str, verdict: Verdict) -> tuple[str, str]:
         return state, why
     if verdict.code is Reason.POLICY:
         return "excluded", verdict.subject
-    why = f"{verdict.subject}={verdict.got}, wants {verdict.want}" if verdict.want else verdict.subject
+    why = (
+        f"{verdict.subject}={verdict.got}, wants {verdict.want}"
+        if verdict.want
+        else verdict.subject
+    )
     return ("faulty" if verdict.code is Reason.INTERNAL else "refused"), why

@@ -16,7 +16,7 @@ import typer
 from fla_core.cli import _view
 
 if TYPE_CHECKING:
-    from fla_core.cli._check import Check
+    from fla_core.cli.calls.check import Check
 
 
 @_view.command
@@ -30,12 +30,12 @@ def selfcheck(
 ) -> None:
     """Run each operator forwards and backwards and compare with its definition in float64.
 
-    Small tensors, seconds. The implementation that ran must be the one that was planned. Exit code 1
-    when something is wrong, or when nothing could be checked.
+    Small tensors, seconds. The implementation that ran must be the one that was planned. Exit
+    code 1 when something is wrong, or when nothing could be checked.
     """
-    from fla_core.cli._check import check_all
-    from fla_core.cli._problem import find_device, find_dtype
     from fla_core.cli._select import public_matching
+    from fla_core.cli.calls.check import check_all
+    from fla_core.cli.calls.problem import find_device, find_dtype
 
     names = public_matching(op)
     where, kind = find_device(device), find_dtype(dtype)

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from fla_core.cli import _measure
-from fla_core.cli._measure import Gold
-from fla_core.cli._problem import Problem, base_inputs, make
+from fla_core.cli.calls import measure
+from fla_core.cli.calls.measure import Gold
+from fla_core.cli.calls.problem import Problem, base_inputs, make
 from fla_core.contracts import public_names
 from fla_core.dispatch import reload_env
 from fla_core.errors import NoImplementationError, PluginLoadError, PolicyError
@@ -124,16 +124,16 @@ def _fill(
     # Names of one contract share their tensors, and so the oracle's answer.
     key = (problem.contract.name, check.case, tuple(problem.present), problem.trained)
     if key not in golds:
-        golds[key] = _measure.gold(problem, prepared.features)
+        golds[key] = measure.gold(problem, prepared.features)
     right = golds[key]
     events()
     start = time.perf_counter()
     outputs = problem.run(backend)
-    answers = {**outputs, **_measure.gradients(problem, outputs, right.cotangents)}
+    answers = {**outputs, **measure.gradients(problem, outputs, right.cotangents)}
     # Reading the answers waits for the device.
-    check.errors = {n: _measure.error(problem, n, x, right) for n, x in answers.items()}
+    check.errors = {n: measure.error(problem, n, x, right) for n, x in answers.items()}
     check.seconds = time.perf_counter() - start
-    check.bound = _measure.bound(problem)
+    check.bound = measure.bound(problem)
     _judge(check, events())
 
 

@@ -5,20 +5,21 @@
     unit(S)  = max( rms_S of (oracle(inputs rounded once more) - oracle),  u rms_S(oracle) )
     error    = max over S of  rms_S(answer - oracle) / unit(S)
 
-S is one (sequence or row, head) block of an output or a gradient, u half a unit in the last place of
-its dtype. «Rounded once more» multiplies each input by 1 + u x, x uniform in [-1, 1]. An error of 1
-is thus what the dtype itself costs; the contract states how much an implementation may cost.
+S is one (sequence or row, head) block of an output or a gradient, u half a unit in the last place
+of its dtype. «Rounded once more» multiplies each input by 1 + u x, x uniform in [-1, 1]. An error
+of 1 is thus what the dtype itself costs; the contract says how much an implementation may cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fla_core.cli._problem import Problem
+from fla_core.cli.calls.problem import Problem
 from fla_core.reference.oracle import oracle
 
 PERTURBATIONS = 2
@@ -39,15 +40,15 @@ class Gold:
 def bound(problem: Problem) -> float:
     """How many units an implementation may be off.
 
-    16-bit inputs are summed in float32, whose own errors do not show: the contract's budget holds as
-    it is. Where inputs are as precise as the sums, a sum of n terms rounds n times and its error
+    16-bit inputs are summed in float32, whose own errors do not show: the contract's budget holds
+    as it is. Where inputs are as precise as the sums, a sum of n terms rounds n times and its error
     grows as the square root of n.
     """
     q, v = problem.present["q"], problem.present["v"]
     budget = problem.contract.numerics.block
     if q.element_size() <= 2:
         return budget
-    return round(budget * max(*q.shape[1:], *v.shape[1:]) ** 0.5, 1)
+    return round(budget * math.sqrt(max(*q.shape[1:], *v.shape[1:])), 1)
 
 
 def half_ulp(dtype: torch.dtype) -> float:
@@ -110,11 +111,13 @@ def gradients(problem: Problem, outputs: Named, cotangents: Mapping[str, Tensor]
     if not inputs:
         return {}
     pairs = [(o, cotangents[n].to(o.device, o.dtype)) for n, o in outputs.items()]
-    found = torch.autograd.grad(
+    found: Sequence[Tensor | None] = torch.autograd.grad(
         [o for o, _ in pairs], list(inputs.values()), [c for _, c in pairs], allow_unused=True
     )
     # No path is no gradient, which the oracle knows as zero.
-    filled = (torch.zeros_like(x) if g is None else g for x, g in zip(inputs.values(), found, strict=True))
+    filled = (
+        torch.zeros_like(x) if g is None else g for x, g in zip(inputs.values(), found, strict=True)
+    )
     return {f"d {name}": gradient for name, gradient in zip(inputs, filled, strict=True)}
 
 

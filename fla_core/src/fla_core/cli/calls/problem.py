@@ -90,9 +90,7 @@ class Problem:
         q = tensors["q"]
         assert q is not None
         scale = float(q.shape[-1]) ** -0.5
-        return Call(
-            self.contract, self.operator.form, tensors, scale, features, seqlens, options
-        )
+        return Call(self.contract, self.operator.form, tensors, scale, features, seqlens, options)
 
 
 def make(
@@ -109,7 +107,7 @@ def make(
 ) -> Problem:
     """Draw the required tensors of an operator and the optional ones that are named.
 
-    Keys have unit length, log gates are negative and beta lies in (0, 1), as trained models have it.
+    Keys have unit length, log gates are negative, beta lies in (0, 1), as in trained models.
     """
     op = operator(name)
     generator = torch.Generator().manual_seed(seed)

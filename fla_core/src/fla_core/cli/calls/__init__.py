@@ -1,0 +1,1 @@
+"""What commands compute: random problems, their error, checks and warm-up. Loads torch."""
