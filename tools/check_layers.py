@@ -36,7 +36,7 @@ LAYERS = (
     ("",),
     ("ops", "reference"),
     # Running a planned call, eagerly and as a torch operator.
-    ("autograd", "execute", "invoke", "prepare", "torch_ops"),
+    ("audit", "autograd", "execute", "invoke", "prepare", "torch_ops"),
     ("dispatch",),
     ("plugins",),
     # What a call means: its contract, its checks, the features that lower to the base form.
@@ -69,6 +69,7 @@ HEAVY_ALLOWED = (
     "fla_core.ops",
     "fla_core.ops.*",
     "fla_core.reference.*",
+    "fla_core.audit",
     "fla_core.autograd",
     "fla_core.autograd.*",
     "fla_core.execute",

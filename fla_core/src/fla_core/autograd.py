@@ -16,7 +16,8 @@ from torch.autograd.function import FunctionCtx
 
 from fla_core.call import Call
 from fla_core.errors import UnsupportedError
-from fla_core.execute import Expected, run_backward, run_forward
+from fla_core.execute import run_backward, run_forward
+from fla_core.outputs import Expected
 
 if TYPE_CHECKING:
     from fla_core.dispatch.plan import Plan

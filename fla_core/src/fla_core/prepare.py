@@ -16,7 +16,7 @@ from fla_core.dispatch import find_plan
 from fla_core.dispatch.plan import Plan
 from fla_core.dtypes import dtype_name
 from fla_core.errors import ContractError, UnsupportedError
-from fla_core.execute import Expected, expected_outputs
+from fla_core.outputs import Expected, expected_outputs
 from fla_core.seqlens import SeqLens, cached_seqlens
 
 

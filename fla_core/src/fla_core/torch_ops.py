@@ -24,8 +24,9 @@ from fla_core.contract import Contract
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch import on_reset, policy_text
 from fla_core.errors import ImplementationError, UnsupportedError
-from fla_core.execute import expected_outputs, run_backward, run_forward
+from fla_core.execute import run_backward, run_forward
 from fla_core.lower import lower
+from fla_core.outputs import expected_outputs
 from fla_core.prepare import OPERATORS, Operator, Prepared, packed_sequences, prepare
 from fla_core.seqlens import SeqLens
 

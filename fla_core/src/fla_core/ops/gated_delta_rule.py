@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
+from fla_core.dtypes import wide
 from fla_core.errors import DtypeError
 from fla_core.invoke import invoke
 from fla_core.lowerings import log_decay
@@ -27,7 +28,6 @@ from fla_core.ops._keywords import (
 )
 from fla_core.ops._shared import Result
 from fla_core.prepare import Operator, operator
-from fla_core.reference.delta import delta_chunk, delta_recurrent
 
 
 def _check_modes(
@@ -216,15 +216,16 @@ def naive_recurrent_gated_delta_rule(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
 ) -> Result:
-    """The recurrence in plain torch, float32 out; one head count, dense. Note beta before g."""
-    o, state = delta_recurrent(
+    """The recurrence in plain torch, float32 out (float64 for float64). Note beta before g."""
+    return fused_recurrent_gated_delta_rule(
         *_widened(q, k, v),
-        beta=beta,
         g=g,
+        beta=beta,
+        scale=scale,
         initial_state=initial_state,
-        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        output_final_state=output_final_state,
+        backend="reference",
     )
-    return o, state if output_final_state else None
 
 
 def naive_chunk_gated_delta_rule(
@@ -238,17 +239,18 @@ def naive_chunk_gated_delta_rule(
     initial_state: Tensor | None = None,
     output_final_state: bool = False,
 ) -> Result:
-    """The chunked form in plain torch, float32 out; one head count, dense. Note g before beta."""
-    o, state, _ = delta_chunk(
+    """The chunked form in plain torch, float32 out (float64 for float64). Note g before beta."""
+    return chunk_gated_delta_rule(
         *_widened(q, k, v),
-        beta=beta,
         g=g,
+        beta=beta,
+        scale=scale,
         initial_state=initial_state,
-        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        output_final_state=output_final_state,
         chunk_size=chunk_size,
+        backend="reference",
     )
-    return o, state if output_final_state else None
 
 
 def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(t if t.dtype == torch.float64 else t.float() for t in tensors)
+    return tuple(tensor.to(wide(tensor)) for tensor in tensors)

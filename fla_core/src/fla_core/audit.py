@@ -1,0 +1,191 @@
+"""What core checks of an implementation, since plugins are not trusted.
+
+On every call: that it returns at all, what shapes, dtypes and devices it returns, and, where
+gradients are involved, that it left its arguments alone as far as torch can tell. The first time a
+call signature is seen also: aliasing, residuals, changed inputs of inference, the state of torch.
+A kernel that writes through a raw pointer, or returns wrong numbers, escapes all that: only the
+conformance suite, which compares bytes and values, catches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from fla_core.call import Call
+from fla_core.dtypes import dtype_name
+from fla_core.errors import ImplementationError
+from fla_core.plugins.torch_state import TorchState
+
+if TYPE_CHECKING:
+    from fla_core.dispatch.plan import Plan
+    from fla_core.outputs import Expected
+
+Named = Iterable[tuple[str, Tensor | None]]
+
+
+def run_plugin(plan: Plan, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of an implementation; an error says whose it is.
+
+    Raises:
+        ImplementationError: it tried to end the process, or raised another BaseException.
+    """
+    try:
+        return function(*arguments)
+    except Exception as error:
+        plan.annotate(error)
+        raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        problem = f"raised {type(error).__name__}({error}), which would have ended the process"
+        raise ImplementationError(plan.id, problem) from error
+
+
+def run_watched(plan: Plan, function: Callable[..., Any], *arguments: Any) -> Any:
+    """:func:`run_plugin`, and the global state of torch must be the same afterwards."""
+    before = TorchState.take()
+    answer = run_plugin(plan, function, *arguments)
+    if before is not None and (changed := before.restore()):
+        raise ImplementationError(
+            plan.id, f"changed torch: {', '.join(changed)}", "torch left as it is"
+        )
+    return answer
+
+
+def unpack(plan: Plan, answer: object) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Split what forward returned into outputs and residuals."""
+    match answer:
+        case (tuple() as outputs, tuple() as residuals):
+            return outputs, residuals
+    raise ImplementationError(
+        plan.id,
+        "forward did not return (outputs, residuals)",
+        "two tuples of tensors",
+        _kind(answer),
+    )
+
+
+def check_outputs(plan: Plan, call: Call, outputs: tuple[Tensor, ...], expected: Expected) -> None:
+    """Compare outputs with what the contract promises."""
+    if len(outputs) != len(expected.names):
+        raise ImplementationError(
+            plan.id,
+            "wrong number of outputs",
+            f"{len(expected.names)}: {', '.join(expected.names)}",
+            str(len(outputs)),
+        )
+    device = call.q.device
+    for output, name, shape, dtype in zip(
+        outputs, expected.names, expected.shapes, expected.dtypes, strict=True
+    ):
+        if not isinstance(output, Tensor) or output.shape != shape or output.dtype != dtype:
+            raise ImplementationError(
+                plan.id,
+                f"output {name!r} has the wrong shape or dtype",
+                f"{dtype_name(dtype)}{list(shape)}",
+                _describe(output),
+            )
+        if output.device != device:
+            problem = f"output {name!r} is on the wrong device"
+            raise ImplementationError(plan.id, problem, str(device), str(output.device))
+
+
+def versions(tensors: Named) -> dict[str, int]:
+    """How often each tensor was written to; inference tensors do not say."""
+    return {n: t._version for n, t in tensors if t is not None and not t.is_inference()}
+
+
+def check_unchanged(plan: Plan, before: Mapping[str, int], tensors: Named) -> None:
+    """Compare with the versions taken before the implementation ran."""
+    for name, version in versions(tensors).items():
+        if version != before[name]:
+            raise ImplementationError(
+                plan.id, f"changed its input {name!r} in place", "inputs left as they are"
+            )
+
+
+def check_no_alias(
+    plan: Plan, call: Call, returned: Iterable[tuple[str, Tensor]], exclusive: bool
+) -> None:
+    """Refuse what shares memory with an input; if ``exclusive``, also with each other."""
+    owners = {_memory(t): name for name, t in call.tensors.items() if t is not None}
+    for name, tensor in returned:
+        pointer = _memory(tensor)
+        if pointer and pointer in owners:
+            problem = f"{name} shares memory with {owners[pointer]!r}"
+            raise ImplementationError(plan.id, problem, "memory of its own")
+        if exclusive:
+            owners[pointer] = name
+
+
+def _memory(tensor: Tensor) -> int:
+    """Address of a tensor's storage; 0 where there is none to share."""
+    if not tensor.numel() or tensor.is_meta or isinstance(tensor, FakeTensor):
+        return 0
+    return tensor.untyped_storage().data_ptr()
+
+
+def check_residuals(plan: Plan, call: Call, residuals: Sequence[Tensor]) -> None:
+    """Compare residuals with what the implementation announced."""
+    announced: Iterable[Any] = ()
+    if plan.residuals is not None:
+        announced = run_plugin(plan, plan.residuals, call)
+    wanted = [f"{dtype_name(dtype)}{list(shape)}" for shape, dtype in announced]
+    got = [_describe(residual) for residual in residuals]
+    if got != wanted:
+        problem = "residuals differ from those announced"
+        raise ImplementationError(
+            plan.id, problem, ", ".join(wanted) or "none", ", ".join(got) or "none"
+        )
+
+
+def check_gradients(
+    plan: Plan, call: Call, found: object, needs: frozenset[str]
+) -> dict[str, Tensor]:
+    """Return the wanted gradients, each checked, in the dtype of its input."""
+    if not isinstance(found, Mapping):
+        problem, wanted = "backward did not return gradients by name", "a mapping"
+        raise ImplementationError(plan.id, problem, wanted, _kind(found))
+    gradients = {}
+    for name in sorted(needs):
+        gradient, like = found.get(name), call.tensors[name]
+        assert like is not None
+        if gradient is None:
+            problem = f"backward returned no gradient of {name!r}"
+            raise ImplementationError(plan.id, problem, f"all of {sorted(needs)}")
+        if not _fits(gradient, like):
+            problem = f"the gradient of {name!r} has the wrong shape, device or kind of dtype"
+            wanted = f"floating point, {list(like.shape)} on {like.device}"
+            raise ImplementationError(plan.id, problem, wanted, _describe(gradient))
+        gradients[name] = gradient.to(like.dtype)
+    named = ((f"the gradient of {name!r}", gradient) for name, gradient in gradients.items())
+    # Two gradients may lie in one buffer: autograd copies what it does not own alone.
+    check_no_alias(plan, call, named, exclusive=False)
+    return gradients
+
+
+def _fits(gradient: object, like: Tensor) -> bool:
+    return (
+        isinstance(gradient, Tensor)
+        and gradient.shape == like.shape
+        and gradient.device == like.device
+        and gradient.is_floating_point()
+    )
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(type(part).__name__ for part in value)})"
+    return type(value).__name__
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, Tensor):
+        where = "" if value.device.type == "cpu" else f" on {value.device}"
+        return f"{dtype_name(value.dtype)}{list(value.shape)}{where}"
+    return type(value).__name__
