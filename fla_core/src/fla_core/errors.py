@@ -139,7 +139,7 @@ class ImplementationError(FlaError, RuntimeError):
             ("got", got),
             ("next", f"report it to the plugin's author; {without} goes on without it"),
         ]
-        super().__init__(layout(f"{implementation} returned what it must not", rows))
+        super().__init__(layout(f"{implementation} breaks the rules of implementations", rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.implementation, self.problem, self.expected, self.got)

@@ -97,6 +97,13 @@ def test_nobody_is_an_answer_not_an_error(install: Any) -> None:
     assert "no implementation of kda" in decision.render()
 
 
+def test_a_faulty_verifier_is_shown_not_raised(install: Any) -> None:
+    faulty = implementation("kda", verifier=lambda view: True)
+    install(plugin("acme", faulty, targets=("cpu",)))
+    decision = explain("chunk_kda", device="cpu", backend="acme")
+    assert "faulty  INTERNAL verifier returned True" in decision.render()
+
+
 def test_explaining_does_not_import_kernels(install: Any) -> None:
     lazy = implementation("kda", forward="no_such_module:forward")
     install(plugin("acme", lazy, targets=("cpu",)))

@@ -81,6 +81,7 @@ def test_refused_by_toolchain(install: Any) -> None:
     assert plan(policy="acme/triton").plugin == "acme"
     with pytest.raises(NoImplementationError, match="toolchain=triton, wants tilelang"):
         plan(policy="acme/tilelang")
+    assert plan(policy="acme/tilelang,acme/triton").plugin == "acme"
 
 
 def test_refused_by_contract(install: Any) -> None:
@@ -160,9 +161,11 @@ def test_the_first_matching_row_decides(install: Any) -> None:
     assert plan(gradients=("q",)).plugin == "acme"
 
 
-def test_what_is_unverified_is_let_through(install: Any) -> None:
+def test_what_is_unverified_is_let_through_and_said(install: Any) -> None:
     install(_validity("3.5", Validity("acme:*", "*", "*", "*", "unverified", "never tried")))
-    assert plan().plugin == "acme"
+    made = plan()
+    assert made.plugin == "acme"
+    assert "unverified, forward on sm90: never tried" in made.decision.render()
 
 
 def test_refused_by_domain(install: Any) -> None:
@@ -439,6 +442,11 @@ class TestNotices:
         install(plugin("acme", bad))
         plan(device=CPU)
         assert list(recwarn) == []
+
+    def test_a_bad_declaration_in_front_of_the_one_that_serves(self, install: Any) -> None:
+        install(plugin("acme", implementation(domain=None), priority=1), plugin("beta"))
+        with pytest.warns(SelectionWarning, match="backend 'acme' should serve cuda devices"):
+            assert plan().plugin == "beta"
 
     def test_they_are_logged_too(self, install: Any, caplog: pytest.LogCaptureFixture) -> None:
         install()

@@ -114,6 +114,29 @@ def test_metadata_that_is_not_valid_does_not_stop_discovery(site: Path) -> None:
     assert not record.origin.editable
 
 
+@pytest.mark.parametrize(
+    ("spoilt", "text"), [("METADATA", None), ("entry_points.txt", "[fla_core.backends]\nx")]
+)
+def test_a_spoilt_distribution_is_reported_and_costs_only_itself(
+    site: Path, spoilt: str, text: str | None
+) -> None:
+    install(site, "acme", {"acme": "acme.plugin"})
+    install(site, "beta", {"beta": "beta.plugin"})
+    file = site / "beta-1.0.dist-info" / spoilt
+    file.unlink() if text is None else file.write_text(text)
+    found = {record.name: record for record in _found()}
+    assert found["acme"].state is State.FOUND
+    assert "beta-1.0.dist-info" in found["unreadable"].origin.distribution
+    assert found["unreadable"].summary().startswith("broken: discover: metadata: ")
+
+
+def test_spoilt_metadata_of_others_is_not_our_business(site: Path) -> None:
+    install(site, "acme", {"acme": "acme.plugin"})
+    install(site, "other", {})
+    (site / "other-1.0.dist-info" / "entry_points.txt").write_text("[console_scripts]\nx")
+    assert [record.name for record in _found()] == ["acme"]
+
+
 def test_filter_excludes_before_loading_and_spares_the_reference(site: Path) -> None:
     install(site, "acme", {"acme": "module_that_does_not_exist.plugin"})
     registry = Registry.discovered()

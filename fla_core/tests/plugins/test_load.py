@@ -92,6 +92,13 @@ def test_implementations_are_checked(changes: dict[str, Any], text: str) -> None
     assert summary.startswith("broken: load: implementation acme:gla#")
 
 
+def test_a_broken_plugin_keeps_its_card() -> None:
+    record = _loaded(plugin("acme", implementation(domain=None), targets=("xpu",), priority=7))
+    assert record.state is State.BROKEN
+    assert record.serves("xpu")
+    assert record.priority == 7
+
+
 def test_variants_are_unique() -> None:
     record = plugin("acme", implementation(), implementation())
     assert "gla#chunk is declared twice" in _text(record)

@@ -80,6 +80,16 @@ def test_an_answer_of_another_type() -> None:
     assert "fla_probe() must return a Probe, got 'yes'" in record.summary()
 
 
+def test_a_probe_that_waits_for_itself_is_told() -> None:
+    records: list[PluginRecord] = []
+    record = _loaded(probe=lambda device: probe(records[0], CUDA))
+    records.append(record)
+    started = time.monotonic()
+    assert not probe(record, CUDA, timeout=20).ok
+    assert time.monotonic() - started < 5
+    assert "the probe of acme makes a call that asks for acme" in record.summary()
+
+
 def test_a_plugin_without_the_hook_counts_as_willing() -> None:
     made = module()
     del made.fla_probe

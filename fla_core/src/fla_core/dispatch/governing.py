@@ -75,12 +75,12 @@ def check_names(policy: Policy, registry: Registry, origin: str) -> None:
 
 def ordered_plugins(registry: Registry, rule: Rule) -> Iterator[tuple[PluginRecord, Item]]:
     """Plugins in the order in which the rule asks them, each once."""
-    seen: set[int] = set()
+    seen: set[tuple[int, str]] = set()
     last_resort = [_LAST_RESORT] if rule.open and REFERENCE not in rule.excluded else []
     for item in (*rule.items, *last_resort):
         for record in _meant(registry, item, rule):
-            if id(record) not in seen:
-                seen.add(id(record))
+            if (key := (id(record), item.toolchain)) not in seen:
+                seen.add(key)
                 yield record, item
 
 

@@ -195,7 +195,7 @@ def _report_fault(state: Search, candidate: Candidate, verdict: Verdict) -> None
     note = f"{candidate.identity}: {verdict.subject}"
     if note not in candidate.record.notes:
         candidate.record.notes.append(note)
-    if not state.governing.rule.open:
+    if not (state.governing.rule.open or state.request.hypothetical):
         raise ImplementationError(candidate.identity, verdict.subject)
 
 
@@ -210,7 +210,7 @@ def no_implementation(state: Search) -> FlaError:
     """The error for a call nobody accepts; its cause is that of the first broken plugin."""
     broken = [record for record in state.reached if record.state is State.BROKEN]
     error: FlaError = NoImplementationError(state.decision())
-    if broken and len(state.reached) == 1:
+    if broken and len(state.reached) == 1 and not state.governing.rule.open:
         error = PluginLoadError(broken[0])
     if broken and broken[0].failure is not None:
         error.__cause__ = broken[0].failure.cause

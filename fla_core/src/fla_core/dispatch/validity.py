@@ -36,10 +36,15 @@ def check(
     arch: str,
     versions: Mapping[str, str],
 ) -> Verdict:
-    """Refuse when a direction that the call needs is denied; ``unverified`` is let through."""
+    """Refuse when a direction the call needs is denied; ``unverified`` passes with a remark."""
+    remark = ""
     for direction in directions:
         row = find_row(rows, implementation, direction, arch, versions)
-        if row is not None and row.status == "denied":
-            where = " ".join(filter(None, (arch, row.toolchain)))
-            return Verdict(Reason.VALIDITY, f"{direction} on {where}: {row.reason}")
-    return OK
+        if row is None or row.status == "ok":
+            continue
+        where = " ".join(filter(None, (arch, row.toolchain.strip("*"))))
+        text = f"{direction} on {where}: {row.reason}"
+        if row.status == "denied":
+            return Verdict(Reason.VALIDITY, text)
+        remark = f"unverified, {text}"
+    return Verdict(Reason.OK, remark) if remark else OK

@@ -63,8 +63,13 @@ def _found() -> Iterable[PluginRecord]:
     # reason why an upgrade seems to have no effect, and entry_points() hides it.
     copies: dict[str, list[Any]] = defaultdict(list)
     for distribution in importlib_metadata.distributions():
-        if distribution.entry_points.select(group=GROUP):
-            copies[_normal(distribution.metadata["Name"] or "unknown")].append(distribution)
+        try:
+            if distribution.entry_points.select(group=GROUP):
+                copies[_normal(distribution.metadata["Name"])].append(distribution)
+        except Exception as error:
+            # Of all broken metadata on a machine, only that which mentions us is our business.
+            if GROUP in (distribution.read_text("entry_points.txt") or ""):
+                yield _unreadable(distribution, error)
     for name, distributions in copies.items():
         active, *shadowed = distributions
         notes = [
@@ -72,6 +77,13 @@ def _found() -> Iterable[PluginRecord]:
         ]
         for entry in active.entry_points.select(group=GROUP):
             yield _record(name, active, entry, notes)
+
+
+def _unreadable(distribution: Any, error: Exception) -> PluginRecord:
+    place = str(getattr(distribution, "_path", "unknown"))
+    record = PluginRecord("unreadable", Origin(place), "")
+    record.breaks("discover", f"metadata: {type(error).__name__}: {error}", error)
+    return record
 
 
 def _record(

@@ -84,6 +84,8 @@ def _ask(record: PluginRecord, hooks: Any) -> None:
         raise _Problem("it has no fla_backend() hook (decorate it with fla_core.plugins.hookimpl)")
     card = answers[0]
     _require(validate.card_problem(card, record.name))
+    # Kept whatever comes next: the card says whose calls are affected when the rest is broken.
+    record.backend = card
     implementations = tuple(_items(hooks.fla_implementations(), "fla_implementations"))
     for item in implementations:
         problem = validate.implementation_problem(
@@ -100,7 +102,7 @@ def _ask(record: PluginRecord, hooks: Any) -> None:
         if item.contract not in CONTRACTS
     ]
     record.unavailable = unmet(card.requires)
-    record.backend, record.implementations, record.validity = card, implementations, rows
+    record.implementations, record.validity = implementations, rows
 
 
 def _items(answers: list[Any], hook: str) -> Iterable[Any]:

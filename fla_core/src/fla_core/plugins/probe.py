@@ -14,6 +14,8 @@ PROBE_TIMEOUT = 30.0
 
 NOT_NEEDED = Probe(True)
 
+_asking = threading.local()
+
 
 def device_name(device: Any) -> str:
     """``"cuda:0"`` for a device object; an index that is not given means the first."""
@@ -22,6 +24,9 @@ def device_name(device: Any) -> str:
 
 def probe(record: PluginRecord, device: Any, timeout: float = PROBE_TIMEOUT) -> Probe:
     """Return the plugin's answer for a device, asking at most once."""
+    if getattr(_asking, "record", None) is record:
+        # Answering would need the answer; waiting for it would only end with the time limit.
+        raise RuntimeError(f"the probe of {record.name} makes a call that asks for {record.name}")
     name = device_name(device)
     if (known := record.probes.get(name)) is not None:
         return known
@@ -38,6 +43,7 @@ def _ask(record: PluginRecord, device: str, timeout: float) -> Probe:
     outcome: list[Any] = []
 
     def run() -> None:
+        _asking.record = record
         try:
             outcome.append(record.hooks.fla_probe(device=device))
         except GUARDED as error:
