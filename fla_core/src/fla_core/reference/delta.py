@@ -202,7 +202,7 @@ def _solve(keys: _KeySide, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
     To invert the system takes two thirds of the time of solving it for W and U. Where keys are at
     most of length one and beta at most 2, entries of the inverse are at most 2, being products of
     contractions; X (I + A) = 1 finds them to rounding even for equal keys at beta = 2, where the
-    rounding errors of (I + A) X = 1 were up to 60 times larger.
+    errors of (I + A) X = 1 were 50 times larger, at 32 tokens a chunk.
     """
     system = (keys.erase * beta[..., None]).tril(-1)
     identity = torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
