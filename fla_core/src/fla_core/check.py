@@ -7,9 +7,11 @@ call signature's first appearance; what it returns (axis sizes, features) is kep
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from textwrap import shorten
 
 import torch
 from torch import Tensor
@@ -59,7 +61,10 @@ def check_scale(operator: str, scale: object) -> float:
 
 
 def _kind(value: object) -> str:
-    return f"{type(value).__name__} {value!r}" if not isinstance(value, Tensor) else "a tensor"
+    if isinstance(value, Tensor):
+        return "a tensor"
+    # A list may have millions of members, and an array as many lines.
+    return f"{type(value).__name__} {shorten(reprlib.repr(value), 80, placeholder=' ...')}"
 
 
 def describe(tensor: Tensor) -> str:

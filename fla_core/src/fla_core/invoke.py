@@ -21,7 +21,7 @@ from fla_core.check import check_scale
 from fla_core.dispatch import on_reset, policy_text
 from fla_core.errors import DtypeError, UnsupportedError
 from fla_core.execute import run_forward
-from fla_core.prepare import Operator, Prepared, packed_sequences, prepare
+from fla_core.prepare import Operator, Prepared, checked_call, packed_sequences, prepare
 
 Outputs = tuple[Tensor, ...]
 
@@ -120,19 +120,19 @@ def invoke(
         hints,
     )
     if prepared.device is None:
-        return _run(prepared, call)
+        return _run(operator, prepared, call)
     # The current device is the caller's to change between calls, so it is compared each time.
     accelerator = torch.get_device_module(prepared.device.type)
     if accelerator.current_device() == prepared.device.index:
-        return _run(prepared, call)
+        return _run(operator, prepared, call)
     with accelerator.device(prepared.device.index):
-        return _run(prepared, call)
+        return _run(operator, prepared, call)
 
 
 _NO_OPTIONS: dict[str, float | None] = {}
 
 
-def _run(prepared: Prepared, call: Call) -> Outputs:
+def _run(operator: Operator, prepared: Prepared, call: Call) -> Outputs:
     plan, first = prepared.plan, prepared.first
     try:
         if prepared.needs:
@@ -140,6 +140,9 @@ def _run(prepared: Prepared, call: Call) -> Outputs:
         else:
             outputs, _, _ = run_forward(plan, call, prepared.expected, False, first)
     except Exception as error:
+        # Layouts are no part of a signature: asking each time costs more than a second look here.
+        if any(t is not None and t.layout != torch.strided for t in call.tensors.values()):
+            checked_call(operator, call.tensors, call.features, None)
         plan.annotate(error)
         raise
     prepared.first = False
