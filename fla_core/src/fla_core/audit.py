@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fla_core.call import Call
 from fla_core.dtypes import dtype_name
 from fla_core.errors import ImplementationError
+from fla_core.outputs import Expected
 from fla_core.plugins.torch_state import TorchState
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def unpack(plan: Plan, answer: object) -> tuple[tuple[Tensor, ...], tuple[Tensor
     )
 
 
-def check_outputs(plan: Plan, call: Call, outputs: tuple[Tensor, ...], expected: Expected) -> None:
+def check_outputs(plan: Plan, call: Call, outputs: tuple[object, ...], expected: Expected) -> None:
     """Compare outputs with what the contract promises."""
     if len(outputs) != len(expected.names):
         raise ImplementationError(
@@ -83,16 +83,15 @@ def check_outputs(plan: Plan, call: Call, outputs: tuple[Tensor, ...], expected:
     for output, name, shape, dtype in zip(
         outputs, expected.names, expected.shapes, expected.dtypes, strict=True
     ):
-        if not isinstance(output, Tensor) or output.shape != shape or output.dtype != dtype:
-            raise ImplementationError(
-                plan.id,
-                f"output {name!r} has the wrong shape or dtype",
-                f"{dtype_name(dtype)}{list(shape)}",
-                _describe(output),
-            )
-        if output.device != device:
-            problem = f"output {name!r} is on the wrong device"
-            raise ImplementationError(plan.id, problem, str(device), str(output.device))
+        if (
+            not isinstance(output, Tensor)
+            or output.shape != shape
+            or output.dtype != dtype
+            or output.device != device
+        ):
+            problem = f"output {name!r} has the wrong shape, dtype or device"
+            wanted = f"{dtype_name(dtype)}{list(shape)} on {device}"
+            raise ImplementationError(plan.id, problem, wanted, _describe(output))
 
 
 def versions(tensors: Named) -> dict[str, int]:
@@ -105,7 +104,7 @@ def check_unchanged(plan: Plan, before: Mapping[str, int], tensors: Named) -> No
     for name, version in versions(tensors).items():
         if version != before[name]:
             raise ImplementationError(
-                plan.id, f"changed its input {name!r} in place", "inputs left as they are"
+                plan.id, f"changed {name!r} in place", "arguments left as they are"
             )
 
 
@@ -135,7 +134,8 @@ def check_residuals(plan: Plan, call: Call, residuals: Sequence[Tensor]) -> None
     announced: Iterable[Any] = ()
     if plan.residuals is not None:
         announced = run_plugin(plan, plan.residuals, call)
-    wanted = [f"{dtype_name(dtype)}{list(shape)}" for shape, dtype in announced]
+    device = call.q.device
+    wanted = [f"{dtype_name(dtype)}{list(shape)} on {device}" for shape, dtype in announced]
     got = [_describe(residual) for residual in residuals]
     if got != wanted:
         problem = "residuals differ from those announced"
@@ -186,6 +186,5 @@ def _kind(value: object) -> str:
 
 def _describe(value: object) -> str:
     if isinstance(value, Tensor):
-        where = "" if value.device.type == "cpu" else f" on {value.device}"
-        return f"{dtype_name(value.dtype)}{list(value.shape)}{where}"
+        return f"{dtype_name(value.dtype)}{list(value.shape)} on {value.device}"
     return type(value).__name__

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fla_core import audit
-from fla_core import audit
 from fla_core.call import Call
 from fla_core.differentiable import vjp
 from fla_core.lower import lift, lower
@@ -150,8 +149,10 @@ def _derive(
 ) -> dict[str, Tensor]:
     if not plan.strided:
         grads = [None if g is None else g.contiguous() for g in grads]
-    arguments = [*base.tensors.items(), *((f"gradient {n}", g) for n, g in enumerate(grads))]
+    outputs = (f"gradient of {out.name}" for out in base.contract.outputs_for(base.features))
+    arguments = [*base.tensors.items(), *zip(outputs, grads, strict=True)]
     before = audit.versions(arguments)
+    assert plan.backward is not None  # a plan for a call with gradients has one
     found = audit.run_plugin(plan, plan.backward, base, residuals, tuple(grads), needs)
     audit.check_unchanged(plan, before, arguments)
     return audit.check_gradients(plan, base, found, needs)
