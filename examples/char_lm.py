@@ -36,6 +36,7 @@ SHORTEST_TEXT = 20_000
 SENTENCES = re.compile(r"[A-Z\"](?!.*(::=|>>>|\|)).{40,}[.:]")  # neither grammar, code nor table
 LEARNED = 0.75  # of the unigram entropy; a model that has learned nothing stays above all of it
 ROUNDING = 1e-5  # relative; float32 rounds at 6e-8, and hundreds of sums lie behind each logit
+PLAIN = {"highlight": False, "soft_wrap": True}
 
 
 class Failed(Exception):
@@ -179,16 +180,23 @@ def check(loss: float, entropy: float, error: float) -> None:
 def run(args: argparse.Namespace, console: Console) -> None:
     """Read, explain, train, write, draw, check."""
     try:
-        from char_report import operators_table, per_character, plot_losses, show_progress
+        from char_report import (
+            decisions_table,
+            explained,
+            per_character,
+            plot_losses,
+            show_progress,
+        )
     except ImportError as error:
         raise Failed(f"{error}; the loss curve needs it: pip install matplotlib") from error
     corpus = Corpus.of(*read_text(args.text))
     torch.manual_seed(args.seed)
     model = CharModel(len(corpus.characters), args.mixer).to(args.device)
     size = f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"
-    console.print(f"[bold]{args.mixer}[/], {size}, on {args.device}; {corpus.source}, ", end="")
-    console.print(f"{len(corpus.text):,} characters, {len(corpus.characters)} of them different")
-    console.print(operators_table(model, args.device))
+    console.print(f"model  {args.mixer}, {size}, on {args.device}", **PLAIN)
+    alphabet = f"{len(corpus.text):,} characters of {len(corpus.characters)} kinds"
+    console.print(f"text   {corpus.source}, {alphabet}", **PLAIN)
+    console.print(decisions_table(explained(model, args.device)))
 
     losses = train(model, corpus.train, args.steps, args.seed)
     losses, speed = show_progress(console, losses, args.steps, BATCH * LENGTH)
@@ -204,10 +212,14 @@ def run(args: argparse.Namespace, console: Console) -> None:
     entropies = {"unigram": corpus.entropy(1), "bigram": corpus.entropy(2)}
     title = f"{args.mixer}, {size}, {speed:,.0f} tokens/s on {args.device}"
     plot_losses(args.out / f"{args.mixer}-loss.png", losses, loss, entropies, title)
-    console.print(f"unigram entropy   {per_character(entropies['unigram'])}")
-    console.print(f"held-out loss     {per_character(loss)}")
-    console.print(f"recurrent steps   differ from the chunk form by {error:.1e}, relative")
-    console.print(f"written           {args.out}/{args.mixer}-loss.png, -sample.txt")
+    for name, value in (
+        ("unigram entropy", per_character(entropies["unigram"])),
+        ("held-out loss", f"[bold]{per_character(loss)}[/]"),
+        ("recurrent steps", f"differ from the chunk form by {error:.1e}, relative"),
+        ("speed", f"{speed:,.0f} tokens/s in training"),
+        ("written to", f"{args.out}/{args.mixer}-loss.png, {args.mixer}-sample.txt"),
+    ):
+        console.print(f"{name:<16} {value}", **PLAIN)
     check(loss, entropies["unigram"], error)
 
 

@@ -27,24 +27,26 @@ def per_character(nats: float) -> str:
     return f"{nats:.3f} nats ({nats * BITS:.3f} bits) per character"
 
 
-def operators_table(model: CharModel, device: torch.device) -> Table:
-    """Which implementation serves each use of the mixer's operators, and why."""
+def explained(model: CharModel, device: torch.device) -> dict[str, Decision]:
+    """Which implementation serves each use of the mixer's operators."""
     mixer = model.blocks[0].mixer
     chunk, recurrent = mixer.operators
-    table = Table("use", "operator, and what serves it", "why", box=SIMPLE_HEAD, pad_edge=False)
-    for use, operator, gradients, carried in (
-        ("training", chunk, True, []),
-        ("prefill", chunk, False, []),
-        ("generation", recurrent, False, ["initial_state"]),
-    ):
-        decision = fla_core.explain(
-            operator,
-            device=str(device),
-            dtype="float32",
-            features=[*mixer.features, *carried],
-            gradients=gradients,
-            **mixer.axes,
-        )
+    facts = {"device": str(device), "dtype": "float32", **mixer.axes}
+    carried = (*mixer.features, "initial_state")
+    return {
+        "training": fla_core.explain(chunk, features=mixer.features, gradients=True, **facts),
+        "prefill": fla_core.explain(chunk, features=mixer.features, **facts),
+        "generation": fla_core.explain(recurrent, features=carried, **facts),
+    }
+
+
+def decisions_table(decisions: dict[str, Decision]) -> Table:
+    """Use, operator and implementation, and the reasons."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("use")
+    table.add_column("operator, and what serves it", min_width=36, overflow="fold")
+    table.add_column("why", overflow="fold")
+    for use, decision in decisions.items():
         table.add_row(use, served_by(decision), reasons(decision), end_section=True)
     return table
 
