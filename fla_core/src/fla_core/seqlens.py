@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -45,7 +46,10 @@ class SeqLens:
         """Return ``[NT, 2]`` (sequence, chunk inside the sequence) on the device, built once."""
         table = self._tables.get(chunk_size)
         if table is None:
-            table = self._tables[chunk_size] = chunk_table(self.bounds, chunk_size, self.device)
+            # It outlives the call, so it must not be an inference tensor.
+            with torch.inference_mode(False):
+                table = chunk_table(self.bounds, chunk_size, self.device)
+            self._tables[chunk_size] = table
         return table
 
 
@@ -61,12 +65,22 @@ def cached_seqlens(cu_seqlens: Tensor, host_copy: Tensor | None = None) -> SeqLe
     entry = _cache.get(key)
     if entry is not None and entry[0]() is cu_seqlens and entry[1] == cu_seqlens._version:
         return entry[2]
-    # The cached object keeps an alias: holding the tensor itself would keep it alive for ever.
+    # The cached object keeps an alias: holding the tensor itself would keep it alive for ever. Its
+    # entry goes with the tensor, or the tables of 64 past batches would stay on the device.
     seqlens = SeqLens(cu_seqlens.detach(), _tuple_of(host_copy))
     if len(_cache) >= _CACHE_SIZE:
         _cache.clear()
-    _cache[key] = (weakref.ref(cu_seqlens), cu_seqlens._version, seqlens)
+    _cache[key] = (weakref.ref(cu_seqlens, _forget(key)), cu_seqlens._version, seqlens)
     return seqlens
+
+
+def _forget(key: int) -> Callable[[object], None]:
+    def forget(gone: object) -> None:
+        entry = _cache.get(key)
+        if entry is not None and entry[0] is gone:
+            _cache.pop(key, None)
+
+    return forget
 
 
 def _tuple_of(host_copy: Tensor | None) -> tuple[int, ...] | None:
@@ -75,9 +89,10 @@ def _tuple_of(host_copy: Tensor | None) -> tuple[int, ...] | None:
 
 def chunk_table(bounds: tuple[int, ...], chunk_size: int, like: Tensor) -> Tensor:
     """Return ``[NT, 2]`` (sequence, chunk inside the sequence) for boundaries on the host."""
-    cu = torch.tensor(bounds, dtype=torch.int64)
+    # On the host by name: the caller may have set another default device.
+    cu = torch.tensor(bounds, dtype=torch.int64, device="cpu")
     counts = (cu.diff() + chunk_size - 1) // chunk_size
-    sequence = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    sequence = torch.repeat_interleave(torch.arange(len(counts), device="cpu"), counts)
     first = counts.cumsum(0) - counts
-    inside = torch.arange(int(counts.sum())) - first[sequence]
+    inside = torch.arange(int(counts.sum()), device="cpu") - first[sequence]
     return torch.stack([sequence, inside], dim=1).to(like.device, like.dtype)
