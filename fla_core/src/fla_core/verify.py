@@ -7,7 +7,7 @@ can see is exactly what the plan's key is made of, so its answer may be cached w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NoReturn
 
@@ -97,9 +97,13 @@ Verifier = Callable[[CallView], tuple[bool, str | None]]
 
 def run_verifier(verifier: Verifier, view: CallView) -> Verdict:
     """Wrap a plugin's ``(accepted, reason)`` into a verdict; anything else is INTERNAL."""
+    # A copy, since whoever is asked next must see the same facts.
+    shown = replace(view, dtypes=dict(view.dtypes), axes=dict(view.axes))
     try:
-        answer = verifier(view)
-    except Exception as error:
+        answer = verifier(shown)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         return Verdict(Reason.INTERNAL, f"verifier raised {type(error).__name__}: {error}")
     match answer:
         case (True, None):

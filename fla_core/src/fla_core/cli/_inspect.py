@@ -111,6 +111,8 @@ def _inspect(index: int, record: PluginRecord, devices: list[Device], say: Say) 
 def _ask_doctor(record: PluginRecord) -> tuple[Mapping[str, Any], str]:
     try:
         answers = record.hooks.fla_doctor()
+    except KeyboardInterrupt:
+        raise
     except GUARDED as error:
         return {}, f"fla_doctor() raised {describe(error)}"
     if not answers:

@@ -15,8 +15,9 @@ from fla_core.plugins.record import PluginRecord
 from fla_core.plugins.requirements import unmet
 from fla_core.plugins.torch_state import TorchState
 
-GUARDED = (Exception, SystemExit)
-"""What a plugin may raise without stopping the process; an interrupt by the user passes."""
+GUARDED = BaseException
+"""What a plugin may raise without stopping the process: besides SystemExit, a panic of a Rust
+extension is no Exception either. An interrupt by the user must be let through before."""
 
 
 class _Problem(Exception):
@@ -45,8 +46,12 @@ def guarded(record: PluginRecord, action: Callable[[], Any]) -> Any:
         result = action()
     except _Problem as problem:
         record.breaks("load", str(problem))
+    except KeyboardInterrupt:
+        raise
     except GUARDED as error:
         record.breaks("load", describe(error), error)
+    if before is None:
+        before = TorchState.fresh()
     if before is not None and (changed := before.restore()):
         record.breaks("load", f"changed torch: {', '.join(changed)}")
     return result

@@ -24,6 +24,14 @@ _IDENTITIES = (
 
 _INHERITED = object()
 
+# Values after `import torch`; the number of threads depends on the machine.
+_FRESH = {
+    "default device": "cpu",
+    "grad mode": True,
+    "deterministic algorithms": False,
+    "float32 matmul precision": "highest",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TorchState:
@@ -42,12 +50,21 @@ class TorchState:
         functions = {entry: _function(torch, entry) for entry in _IDENTITIES}
         return cls(settings, functions)
 
+    @classmethod
+    def fresh(cls) -> TorchState | None:
+        """What a torch that has just been imported looks like; None while it is not loaded.
+
+        For a plugin that loads torch itself. Functions cannot be compared: nobody saw the old ones.
+        """
+        torch = _loaded_torch()
+        return None if torch is None else cls({**_FRESH, "default dtype": torch.float32}, {})
+
     def restore(self) -> list[str]:
         """Put back what has changed and name it."""
         torch = _loaded_torch()
         changed = []
         for name, (read, write) in _settings(torch).items():
-            if (now := read()) != (old := self.settings[name]):
+            if (now := read()) != (old := self.settings.get(name, now)):
                 write(old)
                 changed.append(f"{name} {old} -> {now}")
         for entry, old in self.functions.items():
