@@ -15,13 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fla_core.reference.chunks import (
-    ChunkLayout,
+from fla_core.reference.chunks import ChunkLayout
+from fla_core.reference.operands import (
     by_sequence,
-    channel_scores,
-    halves,
-    head_decay,
+    by_token,
+    compute_dtype,
+    merge_gates,
+    starting_state,
 )
+from fla_core.reference.scores import channel_scores, halves, head_decay
 
 
 def decay_recurrent(
@@ -119,35 +121,6 @@ def decay_chunk(
         o = torch.addcmul(values.o, keys.q @ states, values.since_start)
     o = layout.unpack(o.transpose(1, 2)).to(q.dtype)
     return o, final, layout.unpack_chunks(states) if return_states else None
-
-
-def compute_dtype(q: Tensor) -> torch.dtype:
-    """float64 for float64 inputs, otherwise float32."""
-    return torch.float64 if q.dtype == torch.float64 else torch.float32
-
-
-def starting_state(
-    q: Tensor, v: Tensor, initial_state: Tensor | None, bounds: tuple[int, ...] | None
-) -> Tensor:
-    """``initial_state`` in the dtype of the computation; zeros ``[N, H, K, V]`` for None."""
-    if initial_state is not None:
-        return initial_state.to(compute_dtype(q))
-    sequences = q.shape[0] if bounds is None else len(bounds) - 1
-    return q.new_zeros(sequences, *q.shape[2:], v.shape[-1], dtype=compute_dtype(q))
-
-
-def merge_gates(
-    g: Tensor | None, gk: Tensor | None, gv: Tensor | None, dtype: torch.dtype
-) -> tuple[Tensor | None, Tensor | None]:
-    """One log decay of the rows of a state ``[B, T, H, 1 or K]`` and one of its columns."""
-    g, gk, gv = (None if x is None else x.to(dtype) for x in (g, gk, gv))
-    g = None if g is None else g[..., None]
-    return (gk if g is None else g if gk is None else gk + g), gv
-
-
-def by_token(x: Tensor) -> Tensor:
-    """``[B, T, H, D]`` as ``[T, B * H, 1, D]``: at three dimensions products take half the time."""
-    return x.transpose(0, 1).flatten(1, 2)[:, :, None]
 
 
 def _recur(

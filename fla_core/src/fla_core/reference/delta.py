@@ -27,8 +27,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fla_core.reference.chunks import ChunkLayout, by_sequence, channel_scores, head_decay
-from fla_core.reference.decay import by_token, compute_dtype, merge_gates, starting_state
+from fla_core.reference.chunks import ChunkLayout
+from fla_core.reference.operands import (
+    by_sequence,
+    by_token,
+    compute_dtype,
+    merge_gates,
+    starting_state,
+)
+from fla_core.reference.scores import channel_scores, head_decay
 
 
 def delta_recurrent(
