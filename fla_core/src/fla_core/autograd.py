@@ -32,7 +32,7 @@ def differentiable_call(
 ) -> tuple[Tensor, ...]:
     """Run a planned call and record its derivative for the inputs named in ``needs``."""
     bare = replace(call, tensors=dict.fromkeys(call.tensors))
-    outputs: tuple[Tensor, ...] = _Node.apply(
+    outputs: tuple[Tensor, ...] = _Node.apply(  # type: ignore[no-untyped-call]
         plan, bare, expected, needs, first, *call.tensors.values()
     )
     return outputs
@@ -40,7 +40,7 @@ def differentiable_call(
 
 class _Node(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         plan: Plan,
         bare: Call,
@@ -58,7 +58,7 @@ class _Node(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
         inputs, kept = ctx.counts
         saved = ctx.saved_tensors
         if all(grad is None for grad in grads):
@@ -94,7 +94,9 @@ def _first_order_only(
 ) -> dict[str, Tensor]:
     """Make gradients depend on everything they are a function of, through a node that refuses."""
     sources = [t for t in (*call.tensors.values(), *grads) if t is not None and t.requires_grad]
-    barred = _FirstOrderOnly.apply(call.contract.name, len(found), *found.values(), *sources)
+    barred = _FirstOrderOnly.apply(  # type: ignore[no-untyped-call]
+        call.contract.name, len(found), *found.values(), *sources
+    )
     return dict(zip(found, barred, strict=True))
 
 

@@ -119,7 +119,7 @@ def state_v_first(call: Call) -> Call:
 
 def lift_state_v_first(outputs: Outputs, call: Call) -> Outputs:
     """The state leaves as ``[N, HV, V, K]``."""
-    turned = {
+    turned: Outputs = {
         name: outputs[name].transpose(-1, -2).contiguous()
         for name in ("final_state", "states")
         if name in outputs

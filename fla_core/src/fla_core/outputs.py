@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from fla_core.call import Call
-from fla_core.contract import TensorSpec
+from fla_core.contract import Contract, TensorSpec
 from fla_core.dtypes import wide
 
 Shape = tuple[int, ...]
@@ -24,14 +25,20 @@ class Expected:
     dtypes: tuple[torch.dtype, ...]
 
 
-def expected_outputs(call: Call, features: frozenset[str] | None = None) -> Expected:
+def expected_outputs(call: Call) -> Expected:
     """Derive output shapes and dtypes of a call from its contract and its tensors."""
-    specs = call.contract.outputs_for(call.features if features is None else features)
-    sizes = axis_sizes(call)
+    return outputs_of(call.contract, call.features, axis_sizes(call), call.q)
+
+
+def outputs_of(
+    contract: Contract, features: frozenset[str], sizes: Mapping[str, int], q: Tensor
+) -> Expected:
+    """Derive output shapes and dtypes from axis sizes, features and the dtype of q."""
+    specs = contract.outputs_for(features)
     return Expected(
         tuple(spec.name for spec in specs),
-        tuple(_output_shape(spec, sizes, call.features) for spec in specs),
-        tuple(_output_dtype(spec, call) for spec in specs),
+        tuple(_shape(spec, sizes, features) for spec in specs),
+        tuple(wide(q) if spec.dtype == "state" else q.dtype for spec in specs),
     )
 
 
@@ -46,7 +53,6 @@ def axis_sizes(call: Call) -> dict[str, int]:
         "K": q.shape[3],
         "V": v.shape[3],
         "N": call.num_sequences,
-        "1": 1,
     }
     if "states" in call.features:
         size = call.hints.chunk_size or 64
@@ -55,13 +61,8 @@ def axis_sizes(call: Call) -> dict[str, int]:
     return sizes
 
 
-def _output_shape(spec: TensorSpec, sizes: Mapping[str, int], features: frozenset[str]) -> Shape:
+def _shape(spec: TensorSpec, sizes: Mapping[str, int], features: frozenset[str]) -> Shape:
     letters = spec.axes
     if "state_v_first" in features and letters[-2:] == ("K", "V"):
         letters = (*letters[:-2], "V", "K")
-    return tuple(sizes[letter] for letter in letters)
-
-
-def _output_dtype(spec: TensorSpec, call: Call) -> torch.dtype:
-    dtype: torch.dtype = call.q.dtype
-    return wide(call.q) if spec.dtype == "state" else dtype
+    return tuple(1 if letter == "1" else sizes[letter] for letter in letters)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fla_core.call import Call, Hints
+from fla_core.call import Hints
 from fla_core.check import AXES, Checked, check_boundaries, check_call, check_cu_seqlens
 from fla_core.contract import Contract
 from fla_core.contracts import public_names
@@ -16,7 +16,7 @@ from fla_core.dispatch import find_plan
 from fla_core.dispatch.plan import Plan
 from fla_core.dtypes import dtype_name
 from fla_core.errors import ContractError, UnsupportedError
-from fla_core.outputs import Expected, expected_outputs
+from fla_core.outputs import Expected, outputs_of
 from fla_core.seqlens import SeqLens, cached_seqlens
 
 
@@ -125,12 +125,15 @@ def prepare(
         policy,
     )
     _refuse_unwarmed_capture(operator.title, q, plan)
+    # Lowered calls and counts of chunks derive theirs from the call, symbols from the fake one.
+    later = traced or plan.lowerings or "states" in checked.features
+    outputs = None if later else outputs_of(contract, checked.features, checked.sizes, q)
     return Prepared(
         plan=plan,
         features=checked.features,
         needs=needs,
         default_scale=float(checked.sizes["K"]) ** -0.5,
-        expected=None if traced else _known_outputs(operator, named, checked, plan),
+        expected=outputs,
         device=None if q.device.index is None else q.device,
     )
 
@@ -149,24 +152,6 @@ def checked_call(
             raise
         renamed = operator.aliases[error.argument]
         raise type(error)(error.operator, renamed, error.expected, error.got) from None
-
-
-def _known_outputs(
-    operator: Operator, named: Mapping[str, Tensor | None], checked: Checked, plan: Plan
-) -> Expected | None:
-    """Output shapes that follow from the signature alone; lowered calls derive theirs later."""
-    if plan.lowerings or "states" in checked.features:
-        return None
-    stand_in = _Count(checked.sizes["N"]) if "varlen" in checked.features else None
-    call = Call(operator.contract, operator.form, named, 1.0, checked.features, seqlens=stand_in)
-    return expected_outputs(call)
-
-
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """As much of a SeqLens as output shapes need."""
-
-    count: int
 
 
 def packed_sequences(

@@ -11,9 +11,10 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import fla_core
-from fla_core import ops, torch_ops
+from fla_core import ops
 from fla_core.contracts import CONTRACTS
 from fla_core.errors import ContractError
+from fla_core.torch_ops import bodies
 
 B, H, K, V = 2, 2, 8, 5
 Inputs = tuple[Tensor, ...]
@@ -198,7 +199,7 @@ def test_backward_refuses_another_implementation_than_forward_ran() -> None:
     outputs = torch.ops.fla_core.gla.default(*args)
     grads = [torch.ones_like(outputs[0]), None]
     with pytest.raises(Exception, match=r"backward was planned anew"):
-        torch_ops._backward(CONTRACTS["gla"], (*args, "acme:gla#chunk", [], grads))
+        bodies.backward(CONTRACTS["gla"], (*args, "acme:gla#chunk", [], grads))
 
 
 def test_differentiating_twice_is_refused() -> None:

@@ -218,7 +218,9 @@ def naive_recurrent_gated_delta_rule(
 ) -> Result:
     """The recurrence in plain torch, float32 out (float64 for float64). Note beta before g."""
     return fused_recurrent_gated_delta_rule(
-        *_widened(q, k, v),
+        q.to(wide(q)),
+        k.to(wide(k)),
+        v.to(wide(v)),
         g=g,
         beta=beta,
         scale=scale,
@@ -241,7 +243,9 @@ def naive_chunk_gated_delta_rule(
 ) -> Result:
     """The chunked form in plain torch, float32 out (float64 for float64). Note g before beta."""
     return chunk_gated_delta_rule(
-        *_widened(q, k, v),
+        q.to(wide(q)),
+        k.to(wide(k)),
+        v.to(wide(v)),
         g=g,
         beta=beta,
         scale=scale,
@@ -250,7 +254,3 @@ def naive_chunk_gated_delta_rule(
         chunk_size=chunk_size,
         backend="reference",
     )
-
-
-def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor.to(wide(tensor)) for tensor in tensors)

@@ -32,11 +32,14 @@ def _wanted(call: Call, o: Tensor, state: Tensor, states: Tensor | None) -> tupl
 
 
 def _decay_chunk(call: Call) -> tuple[Tensor, ...]:
+    gates = oracle.gates(call)
     o, state, _ = decay_chunk(
         call.q,
         call.k,
         call.v,
-        **oracle.gates(call),
+        g=gates["g"],
+        gk=gates["gk"],
+        gv=gates["gv"],
         initial_state=call.initial_state,
         scale=call.scale,
         bounds=call.bounds,

@@ -90,18 +90,21 @@ def _states_before_chunks(call: Call) -> Tensor:
     size = call.hints.chunk_size or DEFAULT_CHUNK
     dense = call.bounds is None
     bounds = call.bounds or (0, call.q.shape[1])
-    v, count = call.v, call.num_sequences
+    v: Tensor = call.v
+    count = call.num_sequences
     blank = (v.shape[2], call.k.shape[3], v.shape[3])
     states = []
     for sequence, (begin, end) in enumerate(pairwise(bounds)):
         rows = slice(None) if dense else slice(sequence, sequence + 1)
         state = v.new_zeros(count, *blank, dtype=wide(v))
         if call.initial_state is not None:
-            state = call.initial_state.to(state.dtype)
+            given: Tensor = call.initial_state
+            state = given.to(state.dtype)
         state = state[rows]
         for first in range(begin, end, size):
             states.append(state)
             _, state = _delta(call, None, state, slice(first, min(first + size, end)))
     if not states:
         return v.new_zeros(v.shape[0], 0, *blank)
-    return torch.stack(states, dim=1).to(call.k.dtype)
+    k: Tensor = call.k
+    return torch.stack(states, dim=1).to(k.dtype)
