@@ -8,9 +8,10 @@ import pytest
 
 from fakes import domain, implementation, plugin
 from fla_core.dispatch.explain import explain, find_operator
-from fla_core.domain import AxisRange
+from fla_core.domain import AxisRange, Domain, Relation
 from fla_core.errors import ContractError, PolicyError, UnknownOperatorError
 from fla_core.plugins import Probe
+from fla_core.plugins.api import Device
 
 GONE = "quantum"
 """A device type that no machine has."""
@@ -45,6 +46,18 @@ def test_on_this_machine(install: Any) -> None:
     assert decision.plan == "acme:kda#chunk (lowered: l2norm)"
     assert decision.view.dtype == "bfloat16"
     assert decision.view.arch == "sm90"
+
+
+def test_the_default_device_is_the_accelerator(
+    install: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    install()
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: Device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert explain("chunk_kda").view.device == "cuda"
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert explain("chunk_kda").view.device == "cpu"
 
 
 def test_for_a_device_that_is_not_here(install: Any) -> None:
@@ -83,7 +96,12 @@ def test_a_given_arch_is_taken_for_granted(install: Any) -> None:
 
 def test_conditions_of_relations_and_verifiers(install: Any) -> None:
     checked = implementation("kda", verifier=lambda view: (view.axes["T"] > 8, None), reads=("T",))
-    install(plugin("acme", checked, targets=("cpu",)))
+    equal = Domain(relations=(Relation("equal", ("K", "V")),), features=domain().features)
+    install(
+        plugin("acme", checked, targets=("cpu",)),
+        plugin("beta", implementation("kda", domain=equal), targets=("cpu",)),
+    )
+    assert "only if K = V" in explain("chunk_kda", device="cpu", backend="beta", K=64).render()
     text = explain("chunk_kda", device="cpu").render()
     assert "only if its verifier agrees, which reads T" in text
     assert "faulty" not in text

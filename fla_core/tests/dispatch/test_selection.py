@@ -212,6 +212,21 @@ def test_lowerings_are_recorded(install: Any) -> None:
     assert made.features == {"final_state"}
 
 
+def test_an_argument_that_core_fills_in(install: Any) -> None:
+    seen: list[CallView] = []
+    needs = Domain(("bfloat16",), {}, (), {**domain().features, "beta": "required"})
+
+    def verifier(view: CallView) -> tuple[bool, str | None]:
+        seen.append(view)
+        return True, None
+
+    install(plugin("acme", implementation("delta_rule", domain=needs, verifier=verifier)))
+    made = plan("delta_rule")
+    assert made.decision.plan == "acme:delta_rule#chunk (lowered: default_beta)"
+    assert seen[0].dtypes["beta"] == "float32"
+    assert made.features == {"beta"}
+
+
 def test_a_feature_without_lowering_is_refused(install: Any) -> None:
     install(plugin("acme", implementation("gla")))
     made = plan("gla", features=("gv",))

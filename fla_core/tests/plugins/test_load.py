@@ -136,6 +136,14 @@ def test_validity_rows_are_checked(changes: dict[str, Any], text: str) -> None:
     assert text in _text(plugin("acme", validity=[replace(ROW, **changes)]))
 
 
+def test_things_that_are_not_rows() -> None:
+    assert "fla_validity() must yield Validity, got str" in _text(plugin("acme", validity=["no"]))
+
+
+def test_a_name_no_plugin_may_have() -> None:
+    assert "the name 'auto' is reserved" in in_memory("auto", module("auto")).summary()
+
+
 def test_hooks_must_return_what_they_promise() -> None:
     made = module()
     made.fla_implementations = hookimpl(lambda: 3)

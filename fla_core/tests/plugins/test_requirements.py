@@ -18,6 +18,11 @@ def test_markers_that_do_not_apply_are_skipped() -> None:
     assert requirements.unmet(("nothing>=1; python_version < '3'",)) == ""
 
 
+def test_what_cannot_be_read() -> None:
+    assert requirements.unmet(("pluggy>>1",)).startswith("'pluggy>>1' is not a requirement")
+    assert not requirements.matches("pluggy>>1", {})
+
+
 def test_a_vendor_build_counts_by_what_it_provides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requirements, "_providers", lambda: {"chisel": ["pluggy"]})
     assert requirements.installed_version("chisel") == PLUGGY

@@ -94,11 +94,6 @@ class Policy:
             )
         return best
 
-    def plugins(self) -> tuple[str, ...]:
-        """Names of plugins the policy asks for, in order."""
-        items = (item for rule in self.rules for item in rule.items)
-        return tuple(dict.fromkeys(i.name for i in items if i.kind in ("plugin", "exclude")))
-
 
 def operator_names(contract: str, operator: str) -> tuple[str, ...]:
     """Everything a glob may call an operator."""
