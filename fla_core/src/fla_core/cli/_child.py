@@ -78,8 +78,9 @@ def _messages(child: subprocess.Popen[str], silence: float) -> Iterator[dict[str
 
     def read() -> None:
         assert child.stdout is not None
-        for line in child.stdout:
-            lines.put(line)
+        with child.stdout as stream:
+            for line in stream:
+                lines.put(line)
         lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()

@@ -1,0 +1,90 @@
+"""A command line in a process of its own, and distributions planted on its path."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+from typer.testing import Result
+
+import fla_core
+
+Invoke = Callable[..., Result]
+"""Takes the words of a command line."""
+
+SOURCES = str(Path(fla_core.__file__).parents[1])
+
+
+STUB = """
+class version: cuda = hip = xpu = None
+class accelerator:
+    @staticmethod
+    def current_accelerator(check_available=False): return None
+__version__ = "9.9"
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that ran in its own process."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its stdout, all of which must be one JSON document."""
+        return json.loads(self.out)
+
+
+class Site:
+    """A folder on PYTHONPATH with planted distributions; ``behind`` are folders further down."""
+
+    def __init__(self, folder: Path, *behind: Path) -> None:
+        self.folder, self.folders = folder, (folder, *behind)
+
+    def plant(self, name: str, code: str, version: str = "1.0", module: str = "") -> None:
+        """Install a distribution with one module and one entry point of the same name."""
+        module = module or f"planted_{name}"
+        (self.folder / f"{module}.py").write_text(dedent(code))
+        info = self.folder / f"fla_planted_{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: fla-planted-{name}\nVersion: {version}\n"
+        )
+        (info / "entry_points.txt").write_text(f"[fla_core.backends]\n{name} = {module}\n")
+
+    def stub_torch(self, code: str = STUB) -> None:
+        """Shadow torch with a module that loads at once, for tests that compute nothing."""
+        (self.folder / "torch.py").write_text(dedent(code))
+
+    def run(self, *arguments: str, **environ: str) -> Finished:
+        """Run ``fla-kernels`` with this folder on the path."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FLA_")}
+        path = os.pathsep.join([*map(str, self.folders), SOURCES])
+        env = {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environ}
+        command = [sys.executable, "-m", "fla_core.cli", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+
+CARD = """
+from fla_core.plugins import Backend, Implementation, Probe, Validity, hookimpl
+
+@hookimpl
+def fla_backend():
+    return Backend(name="{name}", targets=("cpu",), toolchain="torch", requires={requires!r})
+"""
+
+
+def card(name: str, requires: tuple[str, ...] = ()) -> str:
+    """Source of a plugin with nothing but its card."""
+    return CARD.format(name=name, requires=requires)

@@ -1,0 +1,99 @@
+"""``fla-kernels explain``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from command_line import Invoke, Site
+
+from fakes import domain, implementation, plugin
+from fla_core.domain import AxisRange
+from fla_core.plugins.record import PluginRecord
+
+
+@pytest.fixture
+def plugins() -> list[PluginRecord]:
+    narrow = domain("gk", K=AxisRange(choices=(64, 128)))
+    return [
+        plugin("acme", implementation(domain=narrow)),
+        plugin("bolt", implementation(backward=None), priority=200),
+    ]
+
+
+def test_a_device_that_is_not_here(invoke: Invoke) -> None:
+    result = invoke("explain", "gla.chunk_gla", "--K", "128", "--dtype", "bf16", "--device", "cuda")
+    assert result.exit_code == 0, result.output
+    for text in (
+        "chunk_gla: acme:gla#chunk",
+        "would be asked; not probed here (no cuda device)",
+        "accepted",
+        "bolt",
+        "not asked",
+        "auto (from automatic selection)",
+    ):
+        assert text in result.output
+    assert "pip install" not in result.output
+
+
+def test_json_has_every_refusal(invoke: Invoke) -> None:
+    line = "explain chunk_gla --K 192 --device cuda --grad --feature gk --feature varlen --json"
+    result = invoke(*line.split())
+    data = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert data["chosen"] == "reference:gla#chunk"
+    assert data["install"] == []
+    assert data["features"] == ["gk", "varlen"]
+    refusals = {c["candidate"]: c for c in data["considered"] if c["code"] != "OK"}
+    assert refusals["acme:gla#chunk"]["code"] == "AXIS"
+    assert refusals["acme:gla#chunk"]["want"] == "64 | 128"
+    assert refusals["bolt:gla#chunk"]["code"] == "GRAD"
+
+
+def test_sizes_that_are_not_given_become_conditions(invoke: Invoke) -> None:
+    result = invoke("explain", "gla", "--device", "cuda")
+    assert "only if K is 64 | 128" in result.output
+
+
+def test_nobody_accepts(invoke: Invoke) -> None:
+    result = invoke("explain", "chunk_gla", "--K", "96", "--device", "cuda", "--backend", "acme")
+    assert result.exit_code == 1
+    assert "no implementation" in result.output
+    assert "K=96, wants 64 | 128" in result.output
+    assert "acme (from backend=)" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("chunk_kdx",), "chunk_kda"),
+        (("kda", "--K", "0"), ">= 1"),
+        (("kda", "--dtype", "int8"), "int8"),
+        (("kda", "--feature", "l2nrm"), "did you mean l2norm?"),
+        (("kda", "--device", "cuda:x"), "a device such as cuda or cuda:1"),
+        (("kda", "--backend", "acne"), "did you mean 'acme'?"),
+    ],
+)
+def test_questions_that_cannot_be_understood(
+    invoke: Invoke, arguments: tuple[str, ...], text: str
+) -> None:
+    result = invoke("explain", *arguments)
+    assert result.exit_code == 2
+    assert text in result.stderr
+    assert result.stdout == ""
+    as_json = invoke("explain", *arguments, "--json")
+    assert as_json.exit_code == 2
+    assert text in json.loads(as_json.stdout)["error"]["message"]
+
+
+def test_nothing_installed_for_the_device(site: Site) -> None:
+    """In a process of its own, where no plugin is: what would run, and what to install."""
+    line = ["explain", "kda.chunk_kda", "--K", "128", "--dtype", "bf16", "--device", "cuda"]
+    site.stub_torch()
+    done = site.run(*line)
+    assert done.code == 0
+    assert "chunk_kda: reference:kda#chunk" in done.out
+    assert "slow reference" in done.out
+    assert "pip install 'fla-kernels[cuda]'" in done.out
+    assert "pip install 'fla-kernels[rocm]'" in done.out
+    assert len(site.run(*line, "--json").json["install"]) == 3

@@ -1,0 +1,39 @@
+"""The command as a whole: help, speed of starting, colour."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from command_line import Invoke, Site
+
+from fla_core.cli import _view
+
+
+def test_help_names_every_command(invoke: Invoke) -> None:
+    result = invoke("--help")
+    assert result.exit_code == 0
+    for name in ("doctor", "backends", "explain", "selfcheck", "warmup"):
+        assert name in result.stdout
+        assert "--json" in invoke(name, "--help").stdout
+
+
+def test_starting_loads_nothing_heavy() -> None:
+    heavy = ("torch", "triton", "numpy", "rich", "pluggy", "importlib_metadata")
+    code = f"import sys, fla_core.cli; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_colour_when_piped_or_unwanted(site: Site) -> None:
+    assert "\x1b" not in site.run("backends").out
+    coloured = site.run("backends", FORCE_COLOR="1").out
+    assert "\x1b[2m" in coloured
+    assert "\x1b[3" not in site.run("backends", FORCE_COLOR="1", NO_COLOR="1").out
+
+
+def test_states_have_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _view.styled("broken").style == "bold red"
+    assert _view.styled("loaded").style == "green"
+    assert _view.styled("kda").style == ""

@@ -1,0 +1,189 @@
+"""``fla-kernels selfcheck``: passes what is right, and fails each planted fault."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import wrong
+from command_line import Invoke, Site, card
+
+from fakes import domain, implementation, plugin
+from fla_core.cli.calls.check import CASES, Check, _judge
+from fla_core.contracts import public_names
+from fla_core.plugins.record import PluginRecord
+
+FAULTS = {
+    "scaled": (wrong.scaled, wrong.backward),
+    "not-finite": (wrong.not_finite, wrong.backward),
+    "leaking": (wrong.leaking, wrong.backward),
+    "raising": (wrong.raising, wrong.backward),
+    "no-gradient": (wrong.right, wrong.without_decay_gradient),
+    "forward-only": (wrong.right, None),
+    "right": (wrong.right, wrong.backward),
+}
+
+
+@pytest.fixture
+def plugins() -> list[PluginRecord]:
+    return [
+        plugin(
+            name,
+            implementation(domain=domain("gk"), forward=forward, backward=backward, strided=True),
+            targets=("cpu",),
+        )
+        for name, (forward, backward) in FAULTS.items()
+    ]
+
+
+def checks(invoke: Invoke, code: int, *arguments: str) -> dict[str, Any]:
+    """Checks of chunk_gla by case."""
+    result = invoke("selfcheck", "--op", "chunk_gla", "--K", "16", "--json", *arguments)
+    data = json.loads(result.stdout)
+    assert result.exit_code == code, result.output
+    assert data["ok"] is (code == 0)
+    return {check["case"]: check for check in data["checks"]}
+
+
+def test_every_operator_is_right_on_this_machine(invoke: Invoke) -> None:
+    result = invoke("selfcheck", "--backend", "reference", "--json", "--device", "cpu", "--K", "16")
+    data = json.loads(result.stdout)
+    assert result.exit_code == 0, result.output
+    assert len(data["checks"]) == len(CASES) * len(public_names())
+    for check in data["checks"]:
+        assert check["status"] == "pass"
+        assert check["ran"] == check["planned"] != ""
+        assert check["gradients"] is True
+        assert {"o", "final_state", "d q", "d k", "d v"} <= set(check["errors"])
+        assert 0 < check["errors"][check["worst"]] <= check["bound"]
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+def test_other_dtypes(invoke: Invoke, dtype: str) -> None:
+    found = checks(invoke, 0, "--backend", "reference", "--dtype", dtype)
+    assert {check["status"] for check in found.values()} == {"pass"}
+
+
+def test_a_plugin_that_is_right(invoke: Invoke) -> None:
+    found = checks(invoke, 0, "--backend", "right")
+    assert {check["ran"] for check in found.values()} == {"right:gla#chunk"}
+
+
+def test_a_wrong_output(invoke: Invoke) -> None:
+    found = checks(invoke, 1, "--backend", "scaled")
+    for check in found.values():
+        assert check["status"] == "fail"
+        assert check["worst"] == "o"
+        assert check["errors"]["o"] > check["bound"]
+        assert check["errors"]["d q"] <= check["bound"]
+        assert "scaled:gla#chunk: off by more than 4 units: o " in check["text"]
+
+
+def test_a_value_that_is_not_finite(invoke: Invoke) -> None:
+    found = checks(invoke, 1, "--backend", "not-finite")
+    assert found["dense"]["errors"]["o"] == "not finite"
+    assert found["dense"]["status"] == "fail"
+
+
+def test_packed_sequences_that_leak(invoke: Invoke) -> None:
+    found = checks(invoke, 1, "--backend", "leaking")
+    assert found["dense"]["status"] == "pass"
+    assert found["varlen"]["status"] == "fail"
+
+
+def test_a_gradient_that_is_missing(invoke: Invoke) -> None:
+    found = checks(invoke, 1, "--backend", "no-gradient")
+    assert found["dense"]["worst"] == "d gk"
+    assert found["dense"]["status"] == "fail"
+
+
+def test_a_kernel_that_raises(invoke: Invoke) -> None:
+    found = checks(invoke, 1, "--backend", "raising")
+    assert found["dense"]["status"] == "error"
+    assert "RuntimeError: launch failed" in found["dense"]["text"]
+
+
+def test_forward_only_is_checked_forwards(invoke: Invoke) -> None:
+    found = checks(invoke, 0, "--backend", "forward-only")
+    assert found["dense"]["status"] == "pass"
+    assert found["dense"]["gradients"] is False
+    assert set(found["dense"]["errors"]) == {"o", "final_state"}
+
+
+def test_refused_everywhere_is_not_a_pass(invoke: Invoke) -> None:
+    result = invoke("selfcheck", "--op", "kda", "--backend", "right", "--json")
+    data = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert {check["status"] for check in data["checks"]} == {"refused"}
+    assert "no implementation of kda" in data["checks"][0]["text"]
+
+
+def test_what_ran_must_be_what_was_planned() -> None:
+    planned = "acme:gla#chunk"
+    check = Check("chunk_gla", "dense", planned=planned, gradients=True, errors={"o": 0.5}, bound=4)
+    forward = {"event": "call", "direction": "forward", "plan": planned}
+    backward = {"event": "call", "direction": "backward", "plan": "reference:gla#chunk"}
+    _judge(check, [forward, {**backward, "plan": planned}])
+    assert check.status == "pass"
+    _judge(check, [forward, backward])
+    assert check.status == "fail"
+    assert "what ran was forward of acme:gla#chunk, backward of reference:gla#chunk" in check.text
+    _judge(check, [])
+    assert "what ran was nothing" in check.text
+
+
+def test_text(invoke: Invoke) -> None:
+    result = invoke("selfcheck", "--op", "chunk_gla", "--K", "16", "--backend", "scaled")
+    assert result.exit_code == 1
+    for text in ("Self-check on cpu bf16", "scaled:gla#chunk", "bound", "2 fail"):
+        assert text in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--op", "nothing_like_it"), "there is no operator"),
+        (("--device", "cuda:99"), "a device of this machine"),
+        (("--dtype", "int8"), "bf16"),
+        (("--backend", "a,,b", "--op", "gla"), "a name is missing"),
+    ],
+)
+def test_bad_questions(invoke: Invoke, arguments: tuple[str, ...], text: str) -> None:
+    result = invoke("selfcheck", *arguments)
+    assert result.exit_code == 2
+    assert text in result.stderr
+
+
+def test_an_installed_wrong_plugin(site: Site) -> None:
+    """End to end: a distribution on the path, automatic selection, an exit code."""
+    code = """
+from fla_core.contracts import CONTRACTS
+from fla_core.domain import Domain
+
+print("plugins may print")
+
+@hookimpl
+def fla_implementations():
+    takes = dict.fromkeys(("varlen", "initial_state", "final_state", "gk"), "optional")
+    yield Implementation(
+        contract="gla", revision=CONTRACTS["gla"].revision, variant="chunk",
+        forward="planted_crooked:forward", backward="planted_crooked:backward",
+        domain=Domain(features=takes), strided=True,
+    )
+
+def forward(call, save):
+    from fla_core.reference.implementations import decay_chunk_forward
+    (o, *rest), residuals = decay_chunk_forward(call, save)
+    return (o * 1.02, *rest), residuals
+
+def backward(*args):
+    from fla_core.reference.implementations import decay_chunk_backward
+    return decay_chunk_backward(*args)
+"""
+    site.plant("crooked", card("crooked") + code)
+    done = site.run("selfcheck", "--op", "chunk_gla", "--K", "16", "--device", "cpu", "--json")
+    assert done.code == 1
+    assert {check["status"] for check in done.json["checks"]} == {"fail"}
+    assert {check["ran"] for check in done.json["checks"]} == {"crooked:gla#chunk"}
+    assert "plugins may print" in done.err
