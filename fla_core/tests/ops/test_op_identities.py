@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,12 @@ from op_compare import assert_exact, evaluate, make_weights
 from torch import Tensor
 
 from fla_core import ops
+from fla_core.ops.gated_delta_rule import (
+    fused_gdn_gate,
+    naive_chunk_gated_delta_rule,
+    naive_recurrent_gated_delta_rule,
+)
+from fla_core.ops.kda import fused_kda_gate
 
 Named = dict[str, Tensor]
 STATE = ("initial_state",)
@@ -143,6 +149,50 @@ def test_attention_weights_have_gradients() -> None:
     through_weights = torch.autograd.grad((applied * w).sum(), [*x.values()])
     for left, right in zip(through_o, through_weights, strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_the_gate_of_gdn_alone(bias: bool) -> None:
+    args = ("g", "beta", "A_log", *(("dt_bias",) if bias else ()), *STATE)
+    x = make_inputs(Case("chunk_gdn", args, ("final_state", "gate"), T=20, HV=4))
+    a, b = leaves(**x), leaves(**x)
+    inside = ops.chunk_gdn(**a, use_gate_in_kernel=True, output_final_state=True)
+    given = {n: b[n] for n in ("g", "A_log", "dt_bias") if n in b}
+    decay = fused_gdn_gate(**given, output_dtype=torch.float64)
+    plain = {n: t for n, t in b.items() if n not in given}
+    outside = ops.chunk_gdn(**plain, g=decay, output_final_state=True)
+    assert_same(gradients(inside, a), gradients(outside, b))
+    shift = x["dt_bias"] if bias else 0.0
+    assert_same({"": decay.detach()}, {"": -x["A_log"].exp() * (x["g"] + shift).exp().add(1).log()})
+
+
+@pytest.mark.parametrize("bound", [None, -3.0])
+def test_the_gate_of_kda_alone(bound: float | None) -> None:
+    case = Case("chunk_kda", ("beta", "A_log", "dt_bias", *STATE), T=20, HV=4)
+    x = make_inputs(case)
+    a, b = leaves(**x), leaves(**x)
+    inside = ops.chunk_kda(**a, use_gate_in_kernel=True, lower_bound=bound, output_final_state=True)
+    given = {n: b[n] for n in ("g", "A_log", "dt_bias")}
+    decay = fused_kda_gate(**given, lower_bound=bound, output_dtype=torch.float64)
+    plain = {n: t for n, t in b.items() if n not in given}
+    outside = ops.chunk_kda(**plain, g=decay, output_final_state=True)
+    assert_same(gradients(inside, a), gradients(outside, b))
+    logits = x["g"] + x["dt_bias"].view(4, case.K)
+    rate = x["A_log"].exp()[:, None]
+    free = -rate * logits.exp().add(1).log()
+    bounded = 0.0 if bound is None else bound / (1 + (-rate * logits).exp())
+    assert_same({"": decay.detach()}, {"": free if bound is None else bounded})
+
+
+@pytest.mark.parametrize("naive", [naive_recurrent_gated_delta_rule, naive_chunk_gated_delta_rule])
+def test_the_naive_forms_are_gdn(naive: Callable[..., Any]) -> None:
+    x = make_inputs(Case("chunk_gdn", ("g", "beta", *STATE), T=70))
+    want = ops.chunk_gdn(**x, output_final_state=True)
+    got = naive(**x, output_final_state=True)
+    assert_same(dict(zip("os", got, strict=True)), dict(zip("os", want, strict=True)))
+    assert naive(**x)[1] is None
+    narrow = naive(**{n: t.bfloat16() for n, t in x.items()})
+    assert narrow[0].dtype == torch.float32
 
 
 #: One call of each family and form, for relations between calls.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import fla_core.ops
 from fla_core import ops
@@ -125,12 +126,16 @@ ALIASES = {
     "chunk_gdn": "chunk_gated_delta_rule",
     "fused_recurrent_gdn": "fused_recurrent_gated_delta_rule",
 }
+FLOAT32 = {"output_dtype": torch.float32}
 #: Helpers that belong to a family's module.
 HELPERS: dict[tuple[str, str], dict[str, Any]] = {
     ("gated_delta_rule", "naive_recurrent_gated_delta_rule"): QKV | {"beta": R, "g": R} | STATE,
     ("gated_delta_rule", "naive_chunk_gated_delta_rule"): QKV
     | {"g": R, "beta": R, "chunk_size": 64}
     | STATE,
+    ("gated_delta_rule", "fused_gdn_gate"): {"g": R, "A_log": R, "dt_bias": None} | FLOAT32,
+    ("kda", "fused_kda_gate"): {"g": R, "A_log": None, "dt_bias": None, "lower_bound": None}
+    | FLOAT32,
 }
 
 
