@@ -154,18 +154,23 @@ _NORMALISER_EPS = 1e-10
 
 
 def normalize(call: Call) -> Call:
-    """Carry the normaliser as one more value channel of ones: its state column is z."""
+    """Carry the normaliser as one more value channel of ones: its state column is z.
+
+    The lowered call always has an initial state, so that its features do not depend on which of
+    state and z were given.
+    """
     v, state, z = call.v, call.get("initial_state"), call.get("initial_z")
     ones = v.new_ones(*v.shape[:-1], 1)
-    augmented = call.but(v=torch.cat([v, ones], dim=-1), initial_z=None)
-    if state is None and z is None:
-        return augmented
     k = call.k
     count = k.shape[0] if call.seqlens is None else call.seqlens.count
     shape = (count, k.shape[2], k.shape[3])
     state = v.new_zeros(*shape, v.shape[-1], dtype=wide(v)) if state is None else state
     column = state.new_zeros(*shape, 1) if z is None else z.to(state.dtype).view(*shape, 1)
-    return augmented.but(initial_state=torch.cat([state, column], dim=-1))
+    return call.but(
+        v=torch.cat([v, ones], dim=-1),
+        initial_state=torch.cat([state, column], dim=-1),
+        initial_z=None,
+    )
 
 
 def lift_normalize(outputs: Outputs, call: Call) -> Outputs:

@@ -47,6 +47,7 @@ def lowering(
     *also: str,
     lift: bool = False,
     absent: bool = False,
+    adds: tuple[str, ...] = (),
     consumes: tuple[str, ...] = (),
 ) -> Lowering:
     """A lowering whose functions carry its name in ``fla_core.lowerings``."""
@@ -56,6 +57,7 @@ def lowering(
         function=f"fla_core.lowerings:{name}",
         lift=f"fla_core.lowerings:lift_{name}" if lift else "",
         when_absent=absent,
+        adds=adds,
         consumes=consumes,
     )
 

@@ -7,7 +7,7 @@ from fla_core.contracts import _shared as s
 
 LINEAR_ATTN = Contract(
     name="linear_attn",
-    revision=1,
+    revision=2,
     equation=(
         "S_t = S_{t-1} + k_t v_t^T;  o_t = scale S_t^T q_t;  normalize: z_t = z_{t-1} + k_t,"
         "  o_t := o_t / (scale q_t.z_t + 1e-10)"
@@ -47,7 +47,7 @@ LINEAR_ATTN = Contract(
             function="fla_core.lowerings:normalize",
             lift="fla_core.lowerings:lift_normalize",
             lift_reads_outputs=True,
-            adds=("final_state",),
+            adds=("final_state", "initial_state"),
             consumes=("initial_z",),
         ),
     ),
