@@ -154,10 +154,12 @@ class ChunkLayout:
         spans = [(bounds[i] + step * self.size, bounds[i + 1]) for step, i in places]
         chunks = sorted(range(len(places)), key=lambda row: places[row][::-1])
 
-        first, end = torch.tensor(spans, dtype=torch.long).reshape(-1, 2, 1).unbind(1)
-        token = first + torch.arange(self.size)
+        # On the host by name: the caller may have set another default device.
+        where = torch.tensor(spans, dtype=torch.long, device="cpu").reshape(-1, 2, 1)
+        first, end = where.unbind(1)
+        token = first + torch.arange(self.size, device="cpu")
         valid = token < end
-        scatter = torch.empty(self.length, dtype=torch.long)
+        scatter = torch.empty(self.length, dtype=torch.long, device="cpu")
         scatter[token[valid]] = valid.flatten().nonzero().squeeze(1)
         return _Packed(
             order=torch.tensor(order, dtype=torch.long, device=device),
