@@ -1,0 +1,11 @@
+"""Returns a gradient on another device."""
+
+from hostile_base import honest_backward, hooks
+
+fla_backend, fla_implementations = hooks(__name__, backward=f"{__name__}:backward")
+
+
+def backward(call, residuals, grads, needs):
+    found = dict(honest_backward(call, residuals, grads, needs))
+    found["v"] = found["v"].to("meta")
+    return found

@@ -1,0 +1,11 @@
+"""Scales the incoming gradient, which others read too."""
+
+from hostile_base import honest_backward, hooks
+
+fla_backend, fla_implementations = hooks(__name__, backward=f"{__name__}:backward")
+
+
+def backward(call, residuals, grads, needs):
+    found = dict(honest_backward(call, residuals, grads, needs))
+    grads[0].mul_(0)
+    return found

@@ -1,0 +1,11 @@
+"""Scales q in place while it computes gradients."""
+
+from hostile_base import honest_backward, hooks
+
+fla_backend, fla_implementations = hooks(__name__, backward=f"{__name__}:backward")
+
+
+def backward(call, residuals, grads, needs):
+    found = dict(honest_backward(call, residuals, grads, needs))
+    call.q.mul_(2)
+    return found

@@ -1,0 +1,3 @@
+"""Misses a library."""
+
+raise ImportError("libmissing.so.12: cannot open shared object file")

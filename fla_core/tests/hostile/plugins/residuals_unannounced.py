@@ -1,0 +1,10 @@
+"""Returns a residual that it never announced."""
+
+from hostile_base import honest_forward, hooks
+
+fla_backend, fla_implementations = hooks(__name__, forward=f"{__name__}:forward")
+
+
+def forward(call, save):
+    outputs, _ = honest_forward(call, save)
+    return outputs, (call.q.sum(),)

@@ -1,0 +1,9 @@
+"""Has the same name as another plugin."""
+
+from hostile_base import hooks
+
+fla_backend, fla_implementations = hooks(__name__, name="twin", forward=f"{__name__}:forward")
+
+
+def forward(call, save):
+    raise AssertionError("the second twin ran")

@@ -1,0 +1,9 @@
+"""Raises in its verifier."""
+
+from hostile_base import hooks
+
+fla_backend, fla_implementations = hooks(__name__, verifier=f"{__name__}:verifier")
+
+
+def verifier(view):
+    raise KeyError("T")
