@@ -97,6 +97,25 @@ def test_every_kind_of_trouble_is_a_row(crowd: Site) -> None:
     assert "FLA_PLUGINS=-fails" in broken["next"]
 
 
+def test_a_missing_toolchain(site: Site) -> None:
+    """Never a stock triton for a vendor's device; a mere note where that device is not."""
+    code = card("rocm", ("triton>=3.4",)).replace('("cpu",)', '("cuda",)')
+    site.plant("rocm", code)
+    info = next(site.folder.glob("*.dist-info")) / "METADATA"
+    info.write_text(info.read_text().replace("fla-planted-rocm", "fla-backend-rocm"))
+    done = site.run("doctor", "--json")
+    (found,) = problems(done.json, "plugin rocm")
+    assert found["severity"] == "note"
+    assert found["next"].startswith("nothing, unless there is a device of type cuda; then install")
+    assert "torch's build for AMD GPUs" in found["next"]
+    (need,) = plugin(done.json, "rocm")["requirements"]
+    assert need == {"text": "triton>=3.4", "met": False, "problem": "which is not installed"}
+    explained = site.run("explain", "kda", "--device", "cuda", "--json").json
+    assert explained["install"] == [
+        "install torch's build for AMD GPUs, which brings its own triton  # for rocm"
+    ]
+
+
 def test_text_says_the_same(site: Site) -> None:
     site.plant("kills", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     site.plant("needs", card("needs", ("no-such-thing>=3",)))

@@ -82,7 +82,7 @@ def test_a_wrong_output(invoke: Invoke) -> None:
 
 def test_a_value_that_is_not_finite(invoke: Invoke) -> None:
     found = checks(invoke, 1, "--backend", "not-finite")
-    assert found["dense"]["errors"]["o"] == "not finite"
+    assert found["dense"]["errors"]["o"] == "infinite"
     assert found["dense"]["status"] == "fail"
 
 

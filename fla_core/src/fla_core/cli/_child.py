@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-SILENCE = 60.0
-"""Seconds without a line after which a child is taken to hang; a probe alone may take 30."""
+SILENCE = 120.0
+"""Seconds without a line after which a child is taken to hang; importing torch may take 60."""
 
 
 @dataclass(slots=True)

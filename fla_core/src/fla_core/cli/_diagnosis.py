@@ -9,6 +9,7 @@ from typing import Any
 import importlib_metadata
 
 from fla_core.cli._child import Inspection, inspect_plugins
+from fla_core.cli._hints import toolchain
 from fla_core.cli._settings import other_variables, settings_report
 from fla_core.plugins.detect import providers
 from fla_core.plugins.discover import discover
@@ -25,8 +26,9 @@ def diagnose() -> Row:
     found = inspect_plugins()
     plugins = [_plugin(i, record, found) for i, record in enumerate(records)]
     problems += _torch_problems(found) + _triton_problems()
+    present = {device["device"].partition(":")[0] for device in found.devices}
     for plugin in plugins:
-        problems += _plugin_problems(plugin)
+        problems += _state_problems(plugin, present) + _remarks(plugin)
     return {
         "ok": not any(problem["severity"] == "error" for problem in problems),
         "versions": _versions(found),
@@ -72,7 +74,10 @@ def _plugin(index: int, record: PluginRecord, found: Inspection) -> Row:
     row = {**(seen.get("record") or record.to_json())}
     requires = (row["backend"] or {}).get("requires", ())
     needs = [(text, unmet((text,))) for text in requires]
-    row["requirements"] = [{"text": t, "met": not p, "problem": p} for t, p in needs]
+    row["requirements"] = [
+        {"text": text, "met": not lack, "problem": lack.removeprefix(f"needs {text}, ")}
+        for text, lack in needs
+    ]
     row["validity"] = seen.get("validity", [])
     row["doctor"], row["doctor_error"] = seen.get("doctor", {}), seen.get("doctor_error", "")
     row["module"] = record.target
@@ -98,27 +103,35 @@ def _triton_problems() -> list[Row]:
     return [problem("warning", "triton", text, step)]
 
 
-def _plugin_problems(plugin: Row) -> list[Row]:
-    name, state, subject = plugin["name"], plugin["state"], f"plugin {plugin['name']}"
-    origin = plugin["origin"]
-    found = []
-    if state == "broken":
-        step = _repair(plugin)
-        found.append(problem("error", subject, plugin["detail"], step))
+def _state_problems(plugin: Row, present: set[str]) -> list[Row]:
+    """Why a plugin cannot serve; a mere note when torch sees no device that it is for."""
+    name, subject = plugin["name"], f"plugin {plugin['name']}"
+    targets = (plugin["backend"] or {}).get("targets", ())
+    severity = "warning" if present.intersection(targets) else "note"
+    if plugin["state"] == "broken":
+        return [problem("error", subject, plugin["detail"], _repair(plugin))]
     if missing := [need["text"] for need in plugin["requirements"] if not need["met"]]:
-        step = f"pip install {' '.join(repr(text) for text in missing)}"
-        found.append(problem("warning", subject, f"needs {', '.join(missing)}", step))
-    elif state == "unavailable":
-        step = f"nothing, if this machine has no such device; else see the lines of {name} above"
-        found.append(problem("warning", subject, plugin["detail"], step))
+        step = toolchain(name, plugin["origin"]["distribution"], missing)
+        text = f"needs {', '.join(missing)}"
+    elif plugin["state"] == "unavailable":
+        step, text = "fla-kernels explain OP shows what runs instead", plugin["detail"]
+    else:
+        return []
+    if severity == "note":
+        step = f"nothing, unless there is a device of type {' or '.join(targets)}; then {step}"
+    return [problem(severity, subject, text, step)]
+
+
+def _remarks(plugin: Row) -> list[Row]:
+    """What was found about a plugin that may well work."""
+    subject, distribution = f"plugin {plugin['name']}", plugin["origin"]["distribution"]
+    report = f"report it to the author of {distribution}"
+    found = []
     if plugin["doctor_error"]:
-        step = f"report it to the author of {origin['distribution']}"
-        found.append(problem("warning", subject, plugin["doctor_error"], step))
+        found.append(problem("warning", subject, plugin["doctor_error"], report))
     for note in plugin["notes"]:
-        step = f"pip uninstall {origin['distribution']} until none is left, then install it again"
-        if "shadowed" not in note:
-            step = f"report it to the author of {origin['distribution']}"
-        found.append(problem("warning", subject, note, step))
+        again = f"pip uninstall {distribution} until none is left, then install it again"
+        found.append(problem("warning", subject, note, again if "shadowed" in note else report))
     return found
 
 

@@ -25,7 +25,7 @@ STYLES = {
     **dict.fromkeys(("ok", "pass", "accepted", "loaded", "probed", "met", "yes"), "green"),
     **dict.fromkeys(("broken", "faulty", "fail", "error", "denied", "unmet"), "bold red"),
     **dict.fromkeys(("unavailable", "refused", "unverified", "warning", "condition"), "yellow"),
-    **dict.fromkeys(("excluded", "not asked", "found", "none", "no"), "dim"),
+    **dict.fromkeys(("excluded", "not asked", "found", "none", "no", "note"), "dim"),
 }
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

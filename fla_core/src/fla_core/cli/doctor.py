@@ -11,7 +11,8 @@ JSON:
                   ``module``, ``requirements`` (``text``, ``met``, ``problem``), ``validity``
                   (``implementation``, ``direction``, ``arch``, ``toolchain``, ``status``,
                   ``reason``, ``applies``), ``doctor`` (what the plugin reports), ``doctor_error``
-``problems``      list of ``severity`` (``error`` or ``warning``), ``subject``, ``text``, ``next``
+``problems``      list of ``severity`` (``error``, ``warning``, ``note``), ``subject``, ``text``,
+                  ``next``
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def _plugin(to: Console, plugin: dict[str, Any]) -> None:
     to.print(Text.assemble(("Plugin ", "bold"), (plugin["name"], "bold"), "  "), end="")
     to.print(_view.styled(plugin["state"]))
     origin, card = plugin["origin"], plugin["backend"] or {}
-    notes = [note for note in ("editable", "built_in") if origin[note]]
+    words = {"editable": "(editable)", "built_in": "(built in)"}
+    notes = [word for note, word in words.items() if origin[note]]
     source = " ".join(filter(None, (origin["distribution"], origin["version"], *notes)))
     rows = [("why", plugin["detail"]), ("from", source)]
     rows.append(("serves", ", ".join(card.get("targets", ()))))

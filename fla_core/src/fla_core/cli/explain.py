@@ -3,7 +3,7 @@
 JSON: the keys of :meth:`fla_core.dispatch.decision.Decision.to_json` (``operator``, ``contract``,
 ``device``, ``axes``, ``features``, ``gradients``, ``policy``, ``chosen``, ``plan``, ``considered``,
 ``not_asked``) and ``install``, a list of commands that would bring a backend for the device; it is
-empty when an installed plugin serves that device.
+empty when an installed plugin can serve that device.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def explain(
     Nothing is computed, and the device need not be here. Exit code 1 when nobody would serve the
     call.
     """
-    from fla_core.cli._hints import missing_backend
+    from fla_core.cli._hints import for_device
     from fla_core.dispatch.explain import explain as decide
 
     sizes: dict[str, Any] = {"B": b, "T": t, "H": h, "HV": hv, "K": k, "V": v, "N": n}
@@ -57,7 +57,7 @@ def explain(
             backend=backend,
             **{axis: size for axis, size in sizes.items() if size is not None},
         )
-        install = missing_backend(decision.view.device)
+        install = for_device(decision.view.device)
     if as_json:
         _view.emit({**decision.to_json(), "install": install})
     else:
@@ -85,7 +85,7 @@ def _rows(decision: Decision) -> list[tuple[str, str, str, str]]:
     rows = []
     for candidate, stage, verdict in decision.considered:
         answer, why = _answer(stage, verdict)
-        rows.append((candidate, answer, why, stage))
+        rows.append((candidate, answer, why, "" if stage == answer else stage))
     rows += [(name, "not asked", why, "") for name, why in decision.not_asked]
     return rows
 

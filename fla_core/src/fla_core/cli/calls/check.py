@@ -51,8 +51,8 @@ class Check:
         return max(self.errors, key=lambda name: self.errors[name], default="")
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as plain data; an error that is not finite becomes a string."""
-        finite = {n: e if e < float("inf") else "not finite" for n, e in self.errors.items()}
+        """The fields as plain data; an infinite error becomes a string."""
+        finite = {n: e if e < float("inf") else "infinite" for n, e in self.errors.items()}
         return {**asdict(self), "errors": finite, "worst": self.worst}
 
 
