@@ -115,18 +115,23 @@ class Case:
         return self.op.startswith("parallel_")
 
     @property
+    def value_heads(self) -> int:
+        """HV, which is H where heads are not grouped."""
+        return self.HV if self.contract in ("gated_delta_rule", "kda") else self.H
+
+    @property
     def sizes(self) -> dict[str, int]:
         packed = self.lens is not None
         return {
             "B": 1 if packed else self.B,
             "T": sum(self.lens) if packed else self.T,
             "H": self.H,
-            "HV": self.HV,
+            "HV": self.value_heads,
             "K": self.K,
             "V": self.V,
             "N": len(self.lens) if packed else self.B,
             "1": 1,
-            "HV*K": self.HV * self.K,
+            "HV*K": self.value_heads * self.K,
         }
 
     @property
@@ -260,7 +265,7 @@ def gold_call(case: Case, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         tensors["g_gamma"] = decay
     features = {name for name, t in tensors.items() if t is not None} | set(case.flags)
     features |= {"beta_v"} if "beta_v" in case.args else set()
-    features |= {"gva"} if case.HV != case.H else set()
+    features |= {"gva"} if case.value_heads != case.H else set()
     features |= {"lower_bound"} if case.lower_bound is not None else set()
     features -= {"final_state"} if case.parallel else set()
     seqlens = None
