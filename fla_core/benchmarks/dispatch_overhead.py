@@ -23,7 +23,7 @@ from fla_core.plugins import Backend, Implementation, hookimpl
 from fla_core.plugins.discover import in_memory
 
 LIMIT = 2000.0
-LOOPS = 100_000
+LOOPS = 5_000
 
 
 def plugin() -> ModuleType:
@@ -84,7 +84,7 @@ def measure(repeat: int) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--repeat", type=int, default=100)
     table = Table("step", "ns")
     for name, nanoseconds in measure(parser.parse_args().repeat).items():
         table.add_row(name, f"{nanoseconds:.0f}")

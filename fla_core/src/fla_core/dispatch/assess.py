@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from fla_core.contract import Contract, Lowering
+from fla_core.contract import Contract
 from fla_core.dispatch import validity
 from fla_core.dispatch.candidates import Candidate
+from fla_core.dispatch.lowered import Fit
 from fla_core.dispatch.policy import Item, Rule
 from fla_core.plugins.api import Probe
 from fla_core.plugins.record import PluginRecord
 from fla_core.verify import OK, CallView, Reason, Verdict, run_verifier
 
 Step = tuple[str, Verdict]
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """How a candidate would serve a call.
-
-    Attributes:
-        lowerings: applied around it, in order.
-        view: the lowered call, which is what the implementation sees.
-        raw: the call as it was made.
-    """
-
-    lowerings: tuple[Lowering, ...]
-    view: CallView
-    raw: CallView
 
 
 def plugin_steps(record: PluginRecord, item: Item, rule: Rule, device_type: str) -> Iterator[Step]:
@@ -68,33 +53,6 @@ def _toolchain(record: PluginRecord, item: Item) -> Verdict:
 def probe_verdict(probe: Probe) -> Verdict:
     """What the answer to a probe means for a call."""
     return OK if probe.ok else Verdict(Reason.STATE, f"unavailable: {probe.reason}")
-
-
-def fit(contract: Contract, candidate: Candidate, view: CallView) -> Fit:
-    """Choose the lowerings and derive the call that the implementation then sees."""
-    lowerings, features = contract.lowerings_for(view.features, candidate.implementation.domain)
-    if not lowerings:
-        return Fit((), view, view)
-    consumed = {name for lowering in lowerings for name in lowering.consumes}
-    dtypes = {name: dtype for name, dtype in view.dtypes.items() if name not in consumed}
-    for lowering in lowerings:
-        if lowering.when_absent:
-            dtypes[lowering.features[0]] = "float32"
-    lowered = replace(
-        view,
-        features=features,
-        axes=_lowered_axes(view, features),
-        dtypes=dtypes,
-        gradients=view.gradients - consumed,
-    )
-    return Fit(lowerings, lowered, view)
-
-
-def _lowered_axes(view: CallView, features: frozenset[str]) -> dict[str, int | None]:
-    axes = dict(view.axes)
-    if "gva" in view.features - features and "H" in axes:
-        axes["H"] = axes["HV"]  # grouped heads are repeated
-    return axes
 
 
 def candidate_steps(

@@ -8,9 +8,9 @@ from typing import Any
 
 from fla_core.contract import Contract, Lowering
 from fla_core.dispatch import notices, resolve
-from fla_core.dispatch.assess import Fit
 from fla_core.dispatch.candidates import Candidate
 from fla_core.dispatch.decision import Decision
+from fla_core.dispatch.lowered import Fit
 from fla_core.dispatch.runtime import RUNTIME
 from fla_core.plugins.api import Implementation
 from fla_core.verify import CallView

@@ -8,10 +8,11 @@ from typing import Any
 
 from fla_core.contract import Contract
 from fla_core.dispatch import assess
-from fla_core.dispatch.assess import Fit, Step
+from fla_core.dispatch.assess import Step
 from fla_core.dispatch.candidates import Candidate, Known
 from fla_core.dispatch.decision import Considered, Decision
 from fla_core.dispatch.governing import Governing, governing_rule, ordered_plugins
+from fla_core.dispatch.lowered import Fit, fit
 from fla_core.dispatch.policy import AUTOMATIC, Item
 from fla_core.dispatch.runtime import Runtime
 from fla_core.errors import FlaError, ImplementationError, NoImplementationError, PluginLoadError
@@ -140,7 +141,7 @@ def bind(runtime: Runtime, request: Request, identity: str) -> tuple[Search, Can
     if not _load(chosen).ok:
         raise PluginLoadError(chosen.record)
     governing = Governing(AUTOMATIC, chosen.record.name, "the choice of forward")
-    fitted = assess.fit(request.contract, chosen, request.view)
+    fitted = fit(request.contract, chosen.implementation.domain, request.view)
     state = Search(runtime, request, governing, known, chosen=chosen, fit=fitted)
     return state, chosen, fitted
 
@@ -161,7 +162,7 @@ def _ask(state: Search, record: PluginRecord, item: Item) -> None:
     form = request.view.form
     for candidate in sorted(mine, key=lambda c: form not in c.implementation.forms):
         raw = replace(request.view, arch=answer.arch)
-        fitted = assess.fit(request.contract, candidate, raw)
+        fitted = fit(request.contract, candidate.implementation.domain, raw)
         if state.passes(candidate.identity, _about(state, candidate, fitted, answer)):
             state.considered.append((candidate.identity, "accepted", OK))
             state.chosen, state.fit = candidate, fitted
