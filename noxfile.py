@@ -30,7 +30,16 @@ BACKENDS = (
     "fla_backend_tilelang",
 )
 DISTRIBUTIONS = ("fla_core", "fla_triton", *BACKENDS, "conformance")
-TEST_TOOLS = ("editables", "hatchling", "mypy", "numpy", "pytest", "pytest-timeout", "pytest-xdist")
+TEST_TOOLS = (
+    "editables",
+    "hatchling",
+    "matplotlib",
+    "mypy",
+    "numpy",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+)
 TEST_TIMEOUT_SECONDS = 300
 
 nox.needs_version = ">=2025.2"
@@ -175,8 +184,8 @@ def backends(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["dev"])
 def tests(session: nox.Session) -> None:
-    """Every distribution's tests; the core's, which are most of them, come last."""
-    run_every_pytest(session, reversed(DISTRIBUTIONS))
+    """The tests of the examples and of every distribution; the core's, most of them, come last."""
+    run_every_pytest(session, ("examples", *reversed(DISTRIBUTIONS)))
 
 
 @nox.session(venv_backend="none", requires=["dev"], default=False)

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from char_model import MIXERS, CharModel
 from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 from torch import Tensor
 
 import fla_core
+from char_model import MIXERS, CharModel
 from fla_core.errors import FlaError
 
 BATCH, LENGTH, PROMPT = 8, 128, 50
@@ -232,6 +232,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("char_lm_out"), metavar="DIR")
     parser.add_argument("--backend", metavar="POLICY", help="as in FLA_BACKEND, such as reference")
+    # At this size threads mostly wait for each other: on two busy cores two of them took three
+    # times as long as one for a GDN layer, and saved nothing elsewhere.
+    parser.add_argument("--threads", type=positive, default=1, help="on a CPU (%(default)s)")
     parser.add_argument("--device", type=device, default=device(None), help="(%(default)s)")
     return parser.parse_args(argv)
 
@@ -256,6 +259,7 @@ def device(name: str | None) -> torch.device:
 
 def main(argv: Sequence[str] | None = None) -> int:
     args, console = parse(argv), Console()
+    torch.set_num_threads(args.threads)
     try:
         with nullcontext() if args.backend is None else fla_core.use(args.backend):
             run(args, console)

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from char_model import CharModel
 from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedCo
 from rich.table import Table
 
 import fla_core
+from char_model import CharModel
 from fla_core.dispatch import Decision
 
 BITS = 1 / math.log(2)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import char_lm
 import pytest
 import torch
-from char_model import MIXERS, CharModel, MixerState
-from char_report import explained
 from torch import Tensor
 
+import char_lm
+from char_model import MIXERS, CharModel, MixerState
+from char_report import explained
 from fla_core.dispatch import Decision
 from fla_core.dispatch.runtime import RUNTIME
 
