@@ -131,8 +131,9 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["dev"])
 def docs(session: nox.Session) -> None:
-    """Generated pages say what the code says."""
+    """Generated pages say what the code says; what pages show runs and prints what they say."""
     in_dev(session, "python", require(session, "docs/generate.py"), "--check")
+    run_pytest(session, "docs")
 
 
 @nox.session
