@@ -44,8 +44,8 @@ def decisions_table(decisions: dict[str, Decision]) -> Table:
     """Use, operator and implementation, and the reasons."""
     table = Table(box=SIMPLE_HEAD, expand=True)
     table.add_column("use")
-    table.add_column("operator, and what serves it", ratio=4, overflow="fold")
-    table.add_column("why", ratio=3, overflow="fold")
+    table.add_column("operator, and what serves it", ratio=3, overflow="fold")
+    table.add_column("why", ratio=2, overflow="fold")
     for use, decision in decisions.items():
         table.add_row(use, served_by(decision), reasons(decision), end_section=True)
     return table
