@@ -1,0 +1,58 @@
+"""Over which elements of a tensor an error is averaged.
+
+A *block* is everything that belongs to one sequence (or batch row) and one head; a *row* one token
+and one head, of a state one key channel. Parameters (``A_log``, ``dt_bias``, ``g_gamma``) are one
+block, their gradients being sums over all tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+_WHOSE = frozenset({"B", "N", "H", "HV"})
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Axis letters of a tensor, and the boundaries of packed sequences along its T axis."""
+
+    letters: tuple[str, ...]
+    bounds: tuple[int, ...] | None = None
+
+    def block_mean(self, x: Tensor) -> Tensor:
+        """Mean over each block; blocks without elements count as zero."""
+        if "T" in self.letters and self.bounds is not None:
+            axis = self.letters.index("T")
+            lengths = [end - begin for begin, end in pairwise(self.bounds)]
+            parts = [self._mean(part) for part in x.split_with_sizes(lengths, axis)]
+            return torch.stack(parts) if parts else x.new_zeros(0)
+        return self._mean(x)
+
+    def _mean(self, x: Tensor) -> Tensor:
+        over = [axis for axis, letter in enumerate(self.letters) if letter not in _WHOSE]
+        return mean(x, over) if self.is_indexed else mean(x, list(range(x.dim())))
+
+    @property
+    def is_indexed(self) -> bool:
+        """False for parameters, which belong to no sequence."""
+        return bool({"B", "N"}.intersection(self.letters))
+
+    def row_mean(self, x: Tensor) -> Tensor:
+        """Mean over each row; a scalar of a token and head is a row of its own."""
+        if not self.is_indexed:
+            return self._mean(x)
+        return x if self.letters[-1] in ("H", "HV") else mean(x, [x.dim() - 1])
+
+
+def mean(x: Tensor, axes: list[int]) -> Tensor:
+    """Mean over some axes; zero, not NaN, where there is nothing."""
+    if not axes:
+        return x
+    count = 1
+    for axis in axes:
+        count *= x.shape[axis]
+    return x.sum(axes) / max(count, 1)

@@ -1,0 +1,87 @@
+"""What the suite has to know of a device: wait for it, fill its memory, seed it, name it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fla_core.dispatch.runtime import RUNTIME
+from fla_core.plugins.probe import probe
+from fla_core.plugins.record import PluginRecord
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAdapter:
+    """A device through torch. A plugin may return a subclass from ``fla_conformance_device``.
+
+    Attributes:
+        name: ``"cpu"``, ``"cuda:0"``, ``"npu:1"``.
+    """
+
+    name: str
+
+    @property
+    def device(self) -> torch.device:
+        """The torch device."""
+        return torch.device(self.name)
+
+    @property
+    def _module(self) -> Any:
+        return None if self.device.type == "cpu" else torch.get_device_module(self.device.type)
+
+    def sync(self) -> None:
+        """Wait until everything that was started has ended, and raise what went wrong in it."""
+        if self._module is not None:
+            self._module.synchronize(self.device)
+
+    def seed(self, seed: int) -> None:
+        """Seed the generators that a kernel might draw from."""
+        torch.manual_seed(seed)
+
+    def memory(self) -> int:
+        """Bytes free on the device; 0 when it does not say."""
+        info = getattr(self._module, "mem_get_info", None)
+        return 0 if info is None else int(info(self.device)[0])
+
+    @contextmanager
+    def poison(self) -> Iterator[None]:
+        """Have torch hand out memory that is full of NaN while the block lasts.
+
+        That is its deterministic mode; operators without a deterministic form only warn.
+        """
+        fill = torch.utils.deterministic.fill_uninitialized_memory
+        mode = torch.are_deterministic_algorithms_enabled()
+        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        try:
+            yield
+        finally:
+            torch.utils.deterministic.fill_uninitialized_memory = fill
+            torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+
+
+def adapter_of(record: PluginRecord, device: str) -> DeviceAdapter:
+    """The plugin's own adapter for a device, or the default one.
+
+    Raises:
+        TypeError: its hook returned something else.
+    """
+    answers = record.hooks.fla_conformance_device(device=device) if record.hooks else []
+    if not answers:
+        return DeviceAdapter(device)
+    adapter = answers[0]
+    if not isinstance(adapter, DeviceAdapter):
+        raise TypeError(
+            f"{record.name}: fla_conformance_device() must return a DeviceAdapter, got {adapter!r}"
+        )
+    return adapter
+
+
+def arch_of(record: PluginRecord, adapter: DeviceAdapter) -> str:
+    """Architecture of the device as the plugin's probe names it; ``""`` where there is none."""
+    return probe(record, adapter.device, RUNTIME.probe_timeout).arch
