@@ -52,7 +52,7 @@ def replace_part(page: str, text: str, part: str, content: str) -> str:
     pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
     if len(pattern.findall(text)) != 1:
         raise Stale(f"{page} needs one pair of markers {start.strip()} ... {end}")
-    return pattern.sub(lambda _: f"{start}{content}{end}", text)
+    return pattern.sub(lambda _: f"{start}\n{content}\n{end}", text)
 
 
 def difference(path: Path, name: str, wanted: str) -> str:
