@@ -55,6 +55,7 @@ def meet(runner: subprocess.Popen[str]) -> Callable[..., Report]:
         backend: str | None = None,
         gradients: bool = False,
         calls: int = 1,
+        compiled: bool = False,
         others: tuple[str, ...] = ("reference", "honest"),
     ) -> Report:
         allowed = {*plugins, *others}
@@ -63,6 +64,7 @@ def meet(runner: subprocess.Popen[str]) -> Callable[..., Report]:
             "backend": backend,
             "gradients": gradients,
             "calls": calls,
+            "compiled": compiled,
             "others": others,
         }
         assert runner.stdin is not None

@@ -13,6 +13,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,7 +39,10 @@ def weight() -> torch.Tensor:
 
 
 def compute(
-    inputs: dict[str, torch.Tensor], gradients: bool, backend: str | None
+    inputs: dict[str, torch.Tensor],
+    gradients: bool,
+    backend: str | None,
+    operator: Callable[..., Any] = chunk_simple_gla,
 ) -> dict[str, torch.Tensor]:
     """Outputs and, if wanted, gradients, also of a second branch that is added to the output.
 
@@ -47,7 +51,7 @@ def compute(
     leaves = {name: tensor.requires_grad_(gradients) for name, tensor in inputs.items()}
     branch = torch.zeros_like(inputs["v"]).requires_grad_(gradients)
     other = branch * 1
-    o, state = chunk_simple_gla(**leaves, output_final_state=True, backend=backend)
+    o, state = operator(**leaves, output_final_state=True, backend=backend)
     found = {"o": o.detach(), "state": state.detach()}
     if gradients:
         (((o + other) * weight().to(o.dtype)).sum() + 0.1 * state.sum()).backward()
@@ -68,12 +72,20 @@ def _close(tensor: torch.Tensor, gold: torch.Tensor) -> bool:
     return bool(error <= TOLERANCE * gold.norm())
 
 
+def entrance(compiled: bool) -> Callable[..., Any]:
+    """The operator, eager or as the one graph that ``torch.compile`` makes of it."""
+    if not compiled:
+        return chunk_simple_gla
+    return torch.compile(chunk_simple_gla, backend="aot_eager", fullgraph=True)
+
+
 def attempt(request: dict[str, Any], gold: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Make the calls of one request and say what came of them."""
     inputs = tensors(torch.float32)
     before = copy.deepcopy(inputs)
     report: dict[str, Any] = {"error": None, "wrong": [], "warnings": []}
     results = []
+    operator = entrance(request.get("compiled", False))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -82,7 +94,7 @@ def attempt(request: dict[str, Any], gold: dict[str, torch.Tensor]) -> dict[str,
                 # state only change their sign.
                 sign = 1 if request["gradients"] else (-1) ** number
                 called = inputs if sign > 0 else {**inputs, "k": -inputs["k"]}
-                result = compute(called, request["gradients"], request["backend"])
+                result = compute(called, request["gradients"], request["backend"], operator)
                 results.append((sign, result))
                 for leaf in inputs.values():
                     leaf.grad = None
@@ -113,7 +125,7 @@ def scenario(request: dict[str, Any], gold: dict[str, torch.Tensor]) -> dict[str
     reload_env()
     RUNTIME.reload_plugins()
     report = attempt(request, gold)
-    others = {**request, "gradients": True, "calls": 1}
+    others = {**request, "gradients": True, "calls": 1, "compiled": False}
     report["others"] = {
         name: attempt({**others, "backend": name}, gold) for name in request["others"]
     }

@@ -36,6 +36,19 @@ def test_training_that_breaks_its_promise(meet: Meet, name: str) -> None:
     assert everything_else_works(report)
 
 
+@pytest.mark.parametrize("name", ["wrong_shape", "mutates_gradient"])
+def test_compiled_calls_are_watched_too(meet: Meet, name: str) -> None:
+    report = meet(name, gradients=True, compiled=True, others=())
+    assert says(report, name, (WRONG_FORWARD | WRONG_TRAINING)[name])
+
+
+def test_compiled_call_of_an_honest_plugin_is_right(meet: Meet) -> None:
+    report = meet("honest", gradients=True, compiled=True, others=())
+    assert not report.error
+    assert not report.silently_wrong
+    assert report.state("honest") == "probed"
+
+
 @pytest.mark.parametrize("name", sorted(WRONG_TRAINING.keys() - {"mutates_second_time"}))
 def test_inference_does_not_care_for_backward(meet: Meet, name: str) -> None:
     report = meet(name, backend=name, others=())
