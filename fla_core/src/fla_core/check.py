@@ -20,8 +20,6 @@ from fla_core.contract import Contract, TensorSpec
 from fla_core.dtypes import dtype_name, wide
 from fla_core.errors import ContractError, DtypeError
 
-AXES = ("B", "T", "H", "HV", "K", "V", "N")
-
 
 @dataclass(frozen=True, slots=True)
 class Checked:

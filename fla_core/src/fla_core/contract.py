@@ -63,6 +63,9 @@ class Lowering:
         when_absent: the lowering fills in a missing argument (``features`` has one member).
         adds: features the lowered call has in addition (``final_state`` for a normaliser).
         consumes: tensor arguments that no longer exist after it.
+        widens: an argument that leaves it in float32, or in float64 if one of the arguments named
+            after it is float64.
+        resizes: an axis, the axis that it takes its size from, and what is added to that.
     """
 
     name: str
@@ -73,6 +76,8 @@ class Lowering:
     when_absent: bool = False
     adds: tuple[str, ...] = ()
     consumes: tuple[str, ...] = ()
+    widens: tuple[str, ...] = ()
+    resizes: tuple[str, str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from fla_core.call import Hints
-from fla_core.check import AXES, Checked, check_boundaries, check_call, check_cu_seqlens
+from fla_core.check import Checked, check_boundaries, check_call, check_cu_seqlens
 from fla_core.contract import Contract
 from fla_core.contracts import public_names
 from fla_core.dispatch import find_plan
-from fla_core.dispatch.plan import Plan
+from fla_core.dispatch.plan import Plan, bound_plan
+from fla_core.domain import AXES
 from fla_core.dtypes import dtype_name
 from fla_core.errors import ContractError, UnsupportedError
 from fla_core.outputs import Expected, outputs_of
@@ -89,6 +90,7 @@ def prepare(
     policy: str,
     needs: frozenset[str],
     traced: bool = False,
+    bound: str = "",
 ) -> Prepared:
     """Check and plan a call.
 
@@ -100,6 +102,7 @@ def prepare(
         policy: selection policy.
         needs: inputs whose gradient is wanted.
         traced: inside ``torch.compile``, where sizes may be symbols.
+        bound: implementation that has been chosen before, for backward; nothing is resolved then.
     """
     contract = operator.contract
     if cu_seqlens is not None:
@@ -111,19 +114,25 @@ def prepare(
         expected = "a call without gradients (torch.no_grad or torch.inference_mode)"
         got = f"gradients of {', '.join(sorted(needs))}"
         raise ContractError(operator.title, "return_intermediate_states", expected, got)
-    plan = find_plan(
-        contract,
-        operator.name,
-        operator.form,
-        q.device,
-        dtype_name(q.dtype),
-        tuple(None if t is None else dtype_name(t.dtype) for t in named.values()),
-        tuple(checked.sizes[axis] for axis in AXES),
-        checked.features,
-        needs,
-        traced,
-        policy,
-    )
+    dtype = dtype_name(q.dtype)
+    if bound:
+        plan = bound_plan(
+            contract, operator.name, operator.form, q.device, dtype, checked.features, bound
+        )
+    else:
+        plan = find_plan(
+            contract,
+            operator.name,
+            operator.form,
+            q.device,
+            dtype,
+            tuple(None if t is None else dtype_name(t.dtype) for t in named.values()),
+            tuple(checked.sizes[axis] for axis in AXES),
+            checked.features,
+            needs,
+            traced,
+            policy,
+        )
     _refuse_unwarmed_capture(operator.title, q, plan)
     # Lowered calls and counts of chunks derive theirs from the call, symbols from the fake one.
     later = traced or plan.lowerings or "states" in checked.features

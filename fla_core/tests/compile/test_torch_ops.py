@@ -194,12 +194,39 @@ def test_bad_input_is_refused_while_tracing_with_the_usual_text() -> None:
         compiled(q, k, v, g[..., :3])
 
 
-def test_backward_refuses_another_implementation_than_forward_ran() -> None:
+def test_backward_is_bound_to_the_implementation_that_ran_forward() -> None:
     args = arguments("gla")
     outputs = torch.ops.fla_core.gla.default(*args)
     grads = [torch.ones_like(outputs[0]), None]
-    with pytest.raises(Exception, match=r"backward was planned anew"):
+    chunk, token = (
+        bodies.backward(CONTRACTS["gla"], (*args, f"reference:gla#{variant}", [], grads))
+        for variant in ("chunk", "recurrent")
+    )
+    for a, b in zip(chunk, token, strict=True):
+        assert not torch.equal(a, b)  # rounded differently, so both ran
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    with pytest.raises(LookupError, match=r"acme:gla#chunk"):
         bodies.backward(CONTRACTS["gla"], (*args, "acme:gla#chunk", [], grads))
+
+
+def test_a_changed_environment_between_forward_and_backward_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch._dynamo.reset()
+    function, inputs = CASES["gla"]
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    args = inputs(8)
+    expected = results(function, args)
+    outputs = compiled(*args)
+    monkeypatch.setenv("FLA_BACKEND", "auto,-reference")
+    fla_core.reload_env()
+    try:
+        gradients = torch.autograd.grad(sum(o.square().sum() for o in outputs), args)
+    finally:
+        monkeypatch.undo()
+        fla_core.reload_env()
+    for got, want in zip(gradients, expected[-len(args) :], strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_differentiating_twice_is_refused() -> None:

@@ -14,7 +14,7 @@ from fla_core.dispatch import on_reset
 from fla_core.dispatch import plan as plans
 from fla_core.dispatch.plan import bound_plan
 from fla_core.dispatch.runtime import RUNTIME, backends, reload_env, sandbox
-from fla_core.domain import AXES, AxisRange, Domain
+from fla_core.domain import AxisRange, Domain
 from fla_core.errors import PluginLoadError, PolicyError
 from fla_core.plugins import Probe
 
@@ -224,10 +224,3 @@ def test_errors_in_a_kernel_carry_the_decision(install: Any) -> None:
     if notes is not None:
         (note,) = notes
         assert note.startswith("while running chunk_gla: acme:gla#chunk\n")
-
-
-def test_axes_are_those_of_the_checks() -> None:
-    pytest.importorskip("torch")
-    from fla_core import check
-
-    assert check.AXES == AXES

@@ -49,6 +49,8 @@ def lowering(
     absent: bool = False,
     adds: tuple[str, ...] = (),
     consumes: tuple[str, ...] = (),
+    widens: tuple[str, ...] = (),
+    resizes: tuple[str, str, int] | None = None,
 ) -> Lowering:
     """A lowering whose functions carry its name in ``fla_core.lowerings``."""
     return Lowering(
@@ -59,14 +61,30 @@ def lowering(
         when_absent=absent,
         adds=adds,
         consumes=consumes,
+        widens=widens,
+        resizes=resizes,
     )
 
 
 REVERSE = lowering("reverse", lift=True)
-NARROW_STATE = lowering("narrow_state")
+NARROW_STATE = lowering("narrow_state", widens=("initial_state", "q"))
 STATE_V_FIRST = lowering("state_v_first", lift=True)
 L2NORM = lowering("l2norm")
-GVA = lowering("gva")
-BETA_SIGMOID = lowering("beta_sigmoid", "neg_eigval")
-DEFAULT_BETA = lowering("default_beta", absent=True)
-DEFAULT_G = lowering("default_g", absent=True)
+GATE_PARAMETERS = ("A_log", "dt_bias")
+
+
+def gate(*bound: str) -> Lowering:
+    """The gate activation, with the features that belong to it."""
+    return lowering(
+        "gate",
+        *bound,
+        *GATE_PARAMETERS,
+        consumes=GATE_PARAMETERS,
+        widens=("g", "g", *GATE_PARAMETERS),
+    )
+
+
+GVA = lowering("gva", resizes=("H", "HV", 0))
+BETA_SIGMOID = lowering("beta_sigmoid", "neg_eigval", widens=("beta", "beta"))
+DEFAULT_BETA = lowering("default_beta", absent=True, widens=("beta", "q"))
+DEFAULT_G = lowering("default_g", absent=True, widens=("g", "q"))

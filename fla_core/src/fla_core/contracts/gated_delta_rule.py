@@ -58,7 +58,7 @@ GATED_DELTA_RULE = Contract(
     ),
     lowerings=(
         s.NARROW_STATE,
-        s.lowering("gate", "A_log", "dt_bias", consumes=("A_log", "dt_bias")),
+        s.gate(),
         s.BETA_SIGMOID,
         s.L2NORM,
         s.DEFAULT_BETA,

@@ -21,7 +21,12 @@ GLA = Contract(
     outputs=s.outputs("H"),
     flags=("final_state", "reverse", "state_v_first"),
     domain=s.domain("H", "gk", "gv", "reverse", "state_v_first"),
-    lowerings=(s.NARROW_STATE, s.REVERSE, s.lowering("default_gk", absent=True), s.STATE_V_FIRST),
+    lowerings=(
+        s.NARROW_STATE,
+        s.REVERSE,
+        s.lowering("default_gk", absent=True, widens=("gk", "q")),
+        s.STATE_V_FIRST,
+    ),
     reference="fla_core.reference.oracle:decay",
     public=(
         ("chunk_gla", "chunk"),

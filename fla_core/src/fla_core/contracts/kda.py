@@ -71,7 +71,7 @@ KDA = Contract(
     ),
     lowerings=(
         s.NARROW_STATE,
-        s.lowering("gate", "lower_bound", "A_log", "dt_bias", consumes=("A_log", "dt_bias")),
+        s.gate("lower_bound"),
         s.BETA_SIGMOID,
         s.L2NORM,
         s.GVA,

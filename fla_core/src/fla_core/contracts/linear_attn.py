@@ -7,7 +7,7 @@ from fla_core.contracts import _shared as s
 
 LINEAR_ATTN = Contract(
     name="linear_attn",
-    revision=2,
+    revision=1,
     equation=(
         "S_t = S_{t-1} + k_t v_t^T;  o_t = scale S_t^T q_t;  normalize: z_t = z_{t-1} + k_t,"
         "  o_t := o_t / (scale q_t.z_t + 1e-10)"
@@ -49,6 +49,8 @@ LINEAR_ATTN = Contract(
             lift_reads_outputs=True,
             adds=("final_state", "initial_state"),
             consumes=("initial_z",),
+            widens=("initial_state", "q"),
+            resizes=("V", "V", 1),
         ),
     ),
     reference="fla_core.reference.oracle:decay",

@@ -7,7 +7,7 @@ from fla_core.contracts import _shared as s
 
 SIMPLE_GLA = Contract(
     name="simple_gla",
-    revision=2,
+    revision=1,
     equation="S_t = exp(g_t + g_gamma) S_{t-1} + k_t v_t^T;  o_t = scale S_t^T q_t",
     source="Sun et al. 2023, RetNet, eq. 3; Yang et al. 2024, GLA, section 4; Dao, Gu 2024, SSD",
     inputs=(
@@ -23,7 +23,7 @@ SIMPLE_GLA = Contract(
     domain=s.domain("H", "g", "g_gamma", "reverse", "state_v_first"),
     lowerings=(
         s.NARROW_STATE,
-        s.lowering("g_gamma", adds=("g",), consumes=("g_gamma",)),
+        s.lowering("g_gamma", adds=("g",), consumes=("g_gamma",), widens=("g", "g", "g_gamma")),
         s.REVERSE,
         s.DEFAULT_G,
         s.STATE_V_FIRST,

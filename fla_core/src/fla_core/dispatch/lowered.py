@@ -1,7 +1,7 @@
 """Metadata of a lowered call: what an implementation sees once core has removed some features.
 
-It says of dtypes and sizes what the functions in ``fla_core.lowerings`` do to tensors; a test runs
-them and compares.
+What a lowering does to dtypes and sizes is stated by the contract; a test runs the functions of
+``fla_core.lowerings`` and compares.
 """
 
 from __future__ import annotations
@@ -14,17 +14,6 @@ from fla_core.domain import Domain
 from fla_core.verify import CallView
 
 Sizes = Mapping[str, int | None]
-
-# The argument that leaves a lowering in float32: in float64 if q is, ...
-_AS_Q_ASKS = {
-    "narrow_state": "initial_state",
-    "normalize": "initial_state",
-    "default_beta": "beta",
-    "default_g": "g",
-    "default_gk": "gk",
-}
-# ... or if something that goes into it is.
-_AS_ITS_SOURCES = {"beta_sigmoid": "beta", "gate": "g", "g_gamma": "g"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +38,7 @@ def fit(contract: Contract, accepts: Domain, view: CallView) -> Fit:
         return Fit((), view, view)
     dtypes, sizes = dict(view.dtypes), dict(view.axes)
     for lowering in lowerings:
-        _retype(lowering, dtypes, view.dtype)
+        _retype(lowering, dtypes)
         _resize(lowering, sizes)
     consumed = {name for lowering in lowerings for name in lowering.consumes}
     gradients = view.gradients - consumed
@@ -57,20 +46,18 @@ def fit(contract: Contract, accepts: Domain, view: CallView) -> Fit:
     return Fit(lowerings, lowered, view)
 
 
-def _retype(lowering: Lowering, dtypes: dict[str, str], q: str) -> None:
-    sources = {dtypes.pop(name, "") for name in lowering.consumes}
-    if name := _AS_Q_ASKS.get(lowering.name):
-        dtypes[name] = _wide({q})
-    if name := _AS_ITS_SOURCES.get(lowering.name):
-        dtypes[name] = _wide(sources | {dtypes.get(name, "")})
-
-
-def _wide(sources: set[str]) -> str:
-    return "float64" if "float64" in sources else "float32"
+def _retype(lowering: Lowering, dtypes: dict[str, str]) -> None:
+    if lowering.widens:
+        argument, *sources = lowering.widens
+        double = any(dtypes.get(source) == "float64" for source in sources)
+        dtypes[argument] = "float64" if double else "float32"
+    for name in lowering.consumes:
+        dtypes.pop(name, None)
 
 
 def _resize(lowering: Lowering, sizes: dict[str, int | None]) -> None:
-    if lowering.name == "gva" and "H" in sizes:
-        sizes["H"] = sizes["HV"]  # grouped heads are repeated
-    if lowering.name == "normalize" and (width := sizes.get("V")) is not None:
-        sizes["V"] = width + 1  # the normaliser travels as one more value channel
+    if lowering.resizes is None:
+        return
+    axis, source, added = lowering.resizes
+    if axis in sizes and (size := sizes.get(source)) is not None:
+        sizes[axis] = size + added

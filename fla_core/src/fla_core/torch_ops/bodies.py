@@ -17,7 +17,7 @@ from torch import Tensor
 from fla_core.autograd import without_autocast
 from fla_core.call import Call
 from fla_core.contract import Contract
-from fla_core.errors import ImplementationError, UnsupportedError
+from fla_core.errors import UnsupportedError
 from fla_core.execute import run_backward, run_forward
 from fla_core.lower import lower
 from fla_core.outputs import expected_outputs
@@ -73,11 +73,7 @@ def backward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
     """Gradients of the inputs in ``needs``, by name."""
     *args, implementation, saved, grads = args
     request = request_of(contract, args)
-    prepared = prepared_once(request, args)
-    if prepared.plan.id != implementation:
-        raise ImplementationError(
-            prepared.plan.id, "backward was planned anew", f"the forward's {implementation}"
-        )
+    prepared = prepared_once(request, args, implementation)
     call = request.real_call(prepared)
     kept = len(saved) - _saved_base_count(prepared, contract)
     with torch.no_grad(), without_autocast(call.q.device.type), _recording():

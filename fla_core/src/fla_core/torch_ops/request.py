@@ -34,8 +34,8 @@ class Request:
     policy: str
     hints: Hints
 
-    def prepared(self) -> Prepared:
-        """Check and plan."""
+    def prepared(self, bound: str = "") -> Prepared:
+        """Check and plan; ``bound`` names the implementation that forward ran."""
         self.operator.check_modes(
             self.tensors, self.flags, tuple(self.options.values()), self.hints
         )
@@ -47,6 +47,7 @@ class Request:
             self.policy,
             self.needs,
             traced=True,
+            bound=bound,
         )
 
     def call(self, prepared: Prepared, seqlens: SeqLens | None) -> Call:
@@ -130,14 +131,15 @@ _memo: dict[tuple[Any, ...], Prepared] = {}
 on_reset(_memo.clear)
 
 
-def prepared_once(request: Request, args: Sequence[Any]) -> Prepared:
+def prepared_once(request: Request, args: Sequence[Any], bound: str = "") -> Prepared:
     """Check and plan a real call, once a signature; fake ones have symbols for sizes."""
     key = tuple(
         (arg.shape, arg.dtype, arg.device) if isinstance(arg, Tensor) else arg for arg in args
     )
+    key = (bound, *key)
     prepared = _memo.get(key)
     if prepared is None:
-        prepared = request.prepared()
+        prepared = request.prepared(bound)
         if len(_memo) >= _MEMO_SIZE:
             _memo.clear()
         _memo[key] = prepared
