@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -139,19 +140,22 @@ def in_threads(*jobs: object) -> list[BaseException | None]:
 def test_threads_have_policies_of_their_own() -> None:
     case = CASES["gla"]
     inputs = make_inputs(case)
+    together = threading.Barrier(3, timeout=60)
+    found = {}
 
-    def served() -> None:
-        with use("reference"):
-            for _ in range(30):
+    def job(policy: str, name: str) -> None:
+        with use(policy):
+            together.wait()  # everybody is inside a policy of their own
+            try:
                 public_call(case, inputs)
+                found[name] = "served"
+            except FlaError as error:
+                found[name] = "refused" if policy in str(error) else str(error)
+            together.wait()  # and nobody leaves it before all have called
 
-    def refused() -> None:
-        with use("nonesuch"):
-            for _ in range(30):
-                with pytest.raises(FlaError, match="nonesuch"):
-                    public_call(case, inputs)
-
-    assert in_threads(served, refused, served) == [None] * 3
+    jobs = [("reference", "first"), ("nonesuch", "second"), ("reference", "third")]
+    assert in_threads(*(partial(job, *args) for args in jobs)) == [None] * 3
+    assert found == {"first": "served", "second": "refused", "third": "served"}
     public_call(case, inputs)
 
 
