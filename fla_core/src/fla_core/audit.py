@@ -70,27 +70,26 @@ def unpack(plan: Plan, answer: object) -> tuple[tuple[Tensor, ...], tuple[Tensor
     )
 
 
-def check_outputs(plan: Plan, call: Call, outputs: tuple[object, ...], expected: Expected) -> None:
+def check_outputs(plan: Plan, outputs: tuple[object, ...], expected: Expected) -> None:
     """Compare outputs with what the contract promises."""
-    if len(outputs) != len(expected.names):
+    count = len(expected.names)
+    if len(outputs) != count:
         raise ImplementationError(
             plan.id,
             "wrong number of outputs",
-            f"{len(expected.names)}: {', '.join(expected.names)}",
+            f"{count}: {', '.join(expected.names)}",
             str(len(outputs)),
         )
-    device = call.q.device
-    for output, name, shape, dtype in zip(
-        outputs, expected.names, expected.shapes, expected.dtypes, strict=True
-    ):
+    shapes, dtypes, device = expected.shapes, expected.dtypes, expected.device
+    for index, output in enumerate(outputs):
         if (
             not isinstance(output, Tensor)
-            or output.shape != shape
-            or output.dtype != dtype
+            or output.shape != shapes[index]
+            or output.dtype is not dtypes[index]
             or output.device != device
         ):
-            problem = f"output {name!r} has the wrong shape, dtype or device"
-            wanted = f"{dtype_name(dtype)}{list(shape)} on {device}"
+            problem = f"output {expected.names[index]!r} has the wrong shape, dtype or device"
+            wanted = f"{dtype_name(dtypes[index])}{list(shapes[index])} on {device}"
             raise ImplementationError(plan.id, problem, wanted, _describe(output))
 
 

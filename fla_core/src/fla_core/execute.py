@@ -56,7 +56,7 @@ def _run(
     before = audit.versions(base.tensors.items()) if first or save else None
     run = audit.run_watched if first else audit.run_plugin
     outputs, residuals = audit.unpack(plan, run(plan, plan.forward, base, save))
-    audit.check_outputs(plan, base, outputs, expected or expected_outputs(base))
+    audit.check_outputs(plan, outputs, expected or expected_outputs(base))
     if before is not None:
         audit.check_unchanged(plan, before, base.tensors.items())
     if first:

@@ -116,7 +116,7 @@ def invoke(
         prepared.default_scale if scale is None else check_scale(operator.title, scale),
         prepared.features,
         seqlens,
-        dict(zip(operator.contract.options, options, strict=True)) if options else _NO_OPTIONS,
+        prepared.options,
         hints,
     )
     if prepared.device is None:
@@ -127,9 +127,6 @@ def invoke(
         return _run(operator, prepared, call)
     with accelerator.device(prepared.device.index):
         return _run(operator, prepared, call)
-
-
-_NO_OPTIONS: dict[str, float | None] = {}
 
 
 def _run(operator: Operator, prepared: Prepared, call: Call) -> Outputs:
@@ -167,7 +164,9 @@ def _prepare(
         if grad and isinstance(tensor, Tensor) and tensor.requires_grad
     )
     operator.check_modes(named, on, options, hints)
-    return prepare(operator, named, on, cu_seqlens, policy, needs)
+    prepared = prepare(operator, named, on, cu_seqlens, policy, needs)
+    prepared.options = dict(zip(operator.contract.options, options, strict=True))
+    return prepared
 
 
 def _device_type(tensors: tuple[Tensor | None, ...]) -> str:

@@ -18,11 +18,12 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Shape and dtype of each output the implementation returns, in order."""
+    """Name, shape and dtype of each output the implementation returns, in order; their device."""
 
     names: tuple[str, ...]
     shapes: tuple[Shape, ...]
     dtypes: tuple[torch.dtype, ...]
+    device: torch.device
 
 
 def expected_outputs(call: Call) -> Expected:
@@ -39,6 +40,7 @@ def outputs_of(
         tuple(spec.name for spec in specs),
         tuple(_shape(spec, sizes, features) for spec in specs),
         tuple(wide(q) if spec.dtype == "state" else q.dtype for spec in specs),
+        q.device,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -79,6 +79,7 @@ class Prepared:
     default_scale: float
     expected: Expected | None
     device: torch.device | None
+    options: Mapping[str, float | None] = field(default_factory=dict)
     first: bool = True
 
 
