@@ -36,7 +36,7 @@ LAYERS = (
     ("",),
     ("ops", "reference"),
     # Running a planned call, eagerly and as a torch operator.
-    ("audit", "autograd", "execute", "invoke", "prepare", "torch_ops"),
+    ("audit", "autograd", "execute", "invoke", "outputs", "prepare", "torch_ops"),
     ("dispatch",),
     ("plugins",),
     # What a call means: its contract, its checks, the features that lower to the base form.
@@ -79,6 +79,7 @@ HEAVY_ALLOWED = (
     "fla_core.check",
     "fla_core.differentiable",
     "fla_core.dtypes",
+    "fla_core.outputs",
     "fla_core.prepare",
     "fla_core.lower",
     "fla_core.lowerings",
