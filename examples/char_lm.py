@@ -226,7 +226,7 @@ def run(args: argparse.Namespace, console: Console) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mixer", choices=MIXERS, default="gdn", help="token mixer (%(default)s)")
-    parser.add_argument("--steps", type=positive, default=250, help="of training (%(default)s)")
+    parser.add_argument("--steps", type=positive, default=300, help="of training (%(default)s)")
     parser.add_argument("--write", type=positive, default=400, help="characters (%(default)s)")
     parser.add_argument("--text", type=Path, metavar="FILE", help="text to learn, UTF-8")
     parser.add_argument("--seed", type=int, default=0)
