@@ -232,7 +232,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("char_lm_out"), metavar="DIR")
     parser.add_argument("--backend", metavar="POLICY", help="as in FLA_BACKEND, such as reference")
-    # Waiting threads spin: two of them on two busy cores were not through after ten minutes.
+    # Waiting threads spin: two of them on two busy cores were not through after 590 s.
     parser.add_argument("--threads", type=positive, default=1, help="on a CPU (%(default)s)")
     parser.add_argument("--device", type=device, default=device(None), help="(%(default)s)")
     return parser.parse_args(argv)
