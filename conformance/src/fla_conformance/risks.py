@@ -1,0 +1,236 @@
+"""The configurations of the grid: each is a complete call, made for one thing that goes wrong.
+
+There is no product of axes. Sizes change together along a diagonal, so that every size meets every
+stage of a kernel once; each feature comes alone, then in the combinations that models use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fla_core.contract import Contract
+
+BASE: Mapping[str, tuple[str, ...]] = {
+    "simple_gla": ("g",),
+    "gla": ("gk",),
+    "delta_rule": ("beta",),
+    "gated_delta_rule": ("g", "beta"),
+}
+"""What an ordinary call of a contract brings beyond its required arguments."""
+
+STATES = ("initial_state", "final_state")
+DELTA = ("delta_rule", "gated_delta_rule", "kda")
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """A configuration, before it is fitted to an implementation.
+
+    Attributes:
+        features: beyond what lengths and sizes imply.
+        sizes: where they differ from ``B2 T65 H2 HV2 K16 V8``.
+        lengths: of packed sequences.
+        regime, dtype, options, chunk_size: as in a case.
+        form: asked for; ``""`` is the implementation's own.
+        backward: whether gradients are looked at too.
+        core: part of every budget.
+    """
+
+    features: frozenset[str]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    lengths: tuple[int, ...] | None = None
+    regime: str = "plain"
+    dtype: str = "bfloat16"
+    options: Mapping[str, float] | None = None
+    chunk_size: int | None = None
+    form: str = ""
+    backward: bool = True
+    core: bool = False
+
+
+DIAGONAL = (
+    # T, K, V: lengths around chunks of 16, 64 and 128; head sizes off the powers of two.
+    (1, 64, 64),
+    (2, 8, 17),
+    (15, 3, 8),
+    (16, 16, 16),
+    (17, 17, 60),
+    (33, 1, 3),
+    (63, 60, 72),
+    (64, 64, 64),
+    (127, 96, 100),
+    (129, 100, 8),
+    (64, 128, 128),
+    (130, 8, 192),
+    (66, 256, 8),
+)
+FAR_APART = ((1, 64, 64), (17, 17, 60), (64, 64, 64), (129, 100, 8))
+"""The part of the diagonal that every budget has."""
+
+PACKED = (
+    (17, 0, 64, 1, 47),
+    (0, 65, 0),
+    (1, 1, 1, 1),
+    (63, 64, 2),
+    (0, 0),
+    (),
+    (130,),
+)
+
+
+def risks(contract: Contract, form: str) -> Iterator[Risk]:
+    """Every configuration of a contract for implementations of that form, most telling first."""
+    base = frozenset((*BASE.get(contract.name, ()), *STATES))
+    yield from _everyday(contract, base)
+    yield from _regimes(contract, base)
+    yield from _features(contract, base)
+    yield from _shapes(contract, base)
+    yield from _hints(contract, base, form)
+
+
+def _everyday(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
+    yield Risk(base, core=True)
+    yield Risk(base, dtype="float16", core=True)
+    yield Risk(base, dtype="float32", core=True)
+    yield Risk(base - {"initial_state", "final_state"}, core=True)
+    yield Risk(base - {"initial_state"})
+    yield Risk(base - {"final_state"})
+    yield Risk(base, lengths=PACKED[0], core=True)
+    yield Risk(base, lengths=PACKED[0], dtype="float32")
+    yield Risk(base - {"initial_state"}, lengths=PACKED[0])
+    if "gva" in contract.features:
+        yield Risk(base, {"H": 1, "HV": 4}, core=True)
+        yield Risk(base, {"B": 1, "H": 2, "HV": 4}, lengths=PACKED[3])
+        yield Risk(base, {"B": 1, "H": 3, "HV": 3, "K": 17})
+
+
+def _regimes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
+    gated = contract.name not in ("linear_attn", "delta_rule")
+    named = ("long_memory", "fast_decay", "resets") if gated else ()
+    if contract.name in DELTA:
+        named = (*named, "parallel_keys")
+    for regime in named:
+        yield Risk(base, {"T": 129}, regime=regime, core=True)
+        yield Risk(base, regime=regime, dtype="float32", core=regime == "resets")
+        yield Risk(base, regime=regime, dtype="float16")
+        yield Risk(base, lengths=PACKED[0], regime=regime)
+
+
+def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
+    for index, (tokens, keys, values) in enumerate(DIAGONAL):
+        sizes = {"B": 1 + index % 2, "T": tokens, "H": 1 + index % 3, "K": keys, "V": values}
+        if tokens * keys * values > 100_000:
+            sizes.update(B=1, H=1)
+        dtype = ("bfloat16", "float16", "float32")[index % 3]
+        yield Risk(base, sizes, dtype=dtype, core=(tokens, keys, values) in FAR_APART)
+    yield Risk(base, {"T": 0}, core=True)
+    yield Risk(base, {"B": 0})
+    for lengths in PACKED[1:]:
+        yield Risk(base, lengths=lengths, core=lengths == PACKED[1])
+    yield Risk(base, {"B": 5, "H": 3, "T": 20})
+
+
+def _hints(contract: Contract, base: frozenset[str], form: str) -> Iterator[Risk]:
+    yield Risk(base, options={"scale": 0.4}, core=True)
+    if form == "chunk":
+        yield Risk(base, {"T": 100}, chunk_size=64)
+        yield Risk(base, {"T": 100}, chunk_size=32)
+    for other in dict.fromkeys(name for _, name in contract.public):
+        if other != form:
+            yield Risk(base, form=other, core=other == "parallel")
+            yield Risk(base, lengths=PACKED[0], form=other)
+
+
+def _features(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
+    for plus, minus, core in _SETS.get(contract.name, ()):
+        features = (base | frozenset(plus.split())) - frozenset(minus.split())
+        options = {"lower_bound": -5.0} if "lower_bound" in features else None
+        backward = "states" not in features
+        # The chunked names of GDN take g and beta as required arguments.
+        lacks = contract.name == "gated_delta_rule" and not {"g", "beta"} <= features
+        form = "recurrent" if lacks else ""
+        yield Risk(features, options=options, backward=backward, form=form, core=core)
+        if core:
+            yield Risk(features, lengths=PACKED[0], options=options, backward=backward, form=form)
+        if "gate" in features:
+            yield Risk(features, regime="resets", options=options, backward=backward)
+            yield Risk(features, regime="long_memory", options=options, backward=backward)
+
+
+_SETS: Mapping[str, tuple[tuple[str, str, bool], ...]] = {
+    # features to add, features to leave out, part of every budget
+    "linear_attn": (
+        ("normalize", "", True),
+        ("normalize initial_z", "", True),
+        ("normalize initial_z", "initial_state", False),
+        ("normalize", "initial_state final_state", False),
+        ("reverse", "", True),
+        ("reverse normalize", "", False),
+        ("narrow_state", "", True),
+    ),
+    "simple_gla": (
+        ("", "g", True),
+        ("g_gamma", "g", True),
+        ("g_gamma", "", False),
+        ("reverse", "", True),
+        ("reverse g_gamma", "g", False),
+        ("state_v_first", "", True),
+        ("narrow_state", "", True),
+        ("state_v_first narrow_state reverse", "", False),
+    ),
+    "gla": (
+        ("gv", "", True),
+        ("gv", "gk", False),
+        ("", "gk", False),
+        ("reverse", "", True),
+        ("state_v_first", "", True),
+        ("narrow_state", "", True),
+        ("state_v_first narrow_state reverse gv", "", False),
+    ),
+    "delta_rule": (
+        ("l2norm", "", True),
+        ("", "beta", True),
+        ("beta_v", "", True),
+        ("l2norm", "beta", False),
+        ("narrow_state", "", True),
+        ("l2norm beta_v narrow_state", "", False),
+    ),
+    "gated_delta_rule": (
+        ("l2norm", "", True),
+        ("gate A_log", "", True),
+        ("gate A_log dt_bias", "", True),
+        ("beta_sigmoid", "", True),
+        ("beta_sigmoid neg_eigval", "", True),
+        ("state_v_first", "", True),
+        ("narrow_state", "", True),
+        ("gk", "g", True),
+        ("gk", "", False),
+        ("gv", "", True),
+        ("beta_v", "", True),
+        ("", "g", False),
+        ("", "beta", False),
+        ("", "g beta", False),
+        ("l2norm gate A_log dt_bias beta_sigmoid", "", True),
+        ("l2norm gate A_log dt_bias beta_sigmoid neg_eigval state_v_first", "", False),
+        ("gk gv beta_v narrow_state state_v_first", "", False),
+    ),
+    "kda": (
+        ("l2norm", "", True),
+        ("gate A_log", "", True),
+        ("gate A_log dt_bias", "", True),
+        ("gate lower_bound", "", True),
+        ("gate lower_bound A_log dt_bias", "", True),
+        ("beta_sigmoid", "", True),
+        ("beta_sigmoid neg_eigval", "", True),
+        ("beta_v", "", True),
+        ("state_v_first", "", True),
+        ("narrow_state", "", True),
+        ("states", "", True),
+        ("states state_v_first", "", False),
+        ("states", "initial_state", False),
+        ("l2norm gate A_log dt_bias beta_sigmoid", "", True),
+        ("l2norm gate lower_bound A_log dt_bias beta_sigmoid neg_eigval", "", False),
+        ("l2norm gate A_log dt_bias state_v_first narrow_state", "", False),
+    ),
+}
