@@ -1,0 +1,109 @@
+"""What only an accelerator shows: devices, capture, host copies. Skipped where there is none."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fla_core import ops
+from fla_core.call import Call
+from fla_core.contracts import CONTRACTS
+from fla_core.errors import ContractError, UnsupportedError
+from fla_core.reference.oracle import oracle
+
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA or ROCm device"),
+    pytest.mark.filterwarnings("ignore::fla_core.errors.SelectionWarning"),
+]
+
+
+def inputs(device: str = "cuda", dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+
+    def made(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype)
+
+    k = torch.nn.functional.normalize(made(1, 70, 2, 16), dim=-1)
+    g = torch.nn.functional.logsigmoid(made(1, 70, 2, 16))
+    return {
+        "q": made(1, 70, 2, 16),
+        "k": k,
+        "v": made(1, 70, 2, 8),
+        "g": g,
+        "beta": made(1, 70, 2).sigmoid(),
+    }
+
+
+def test_equals_the_oracle_on_the_device() -> None:
+    given = inputs()
+    o, state = ops.chunk_kda(**given, output_final_state=True)
+    assert o.device.type == "cuda"
+    tensors = {spec.name: None for spec in CONTRACTS["kda"].inputs}
+    tensors.update({name: x.double().cpu() for name, x in given.items()})
+    gold = oracle(Call(CONTRACTS["kda"], "chunk", tensors, 0.25, frozenset({"final_state"})))
+    for got, want in ((o, gold["o"]), (state, gold["final_state"])):
+        torch.testing.assert_close(got.double().cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_warmed_call_can_be_captured_and_replayed() -> None:
+    given = inputs()
+    with torch.no_grad():
+        expected, _ = ops.chunk_kda(**given)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            ops.chunk_kda(**given)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured, _ = ops.chunk_kda(**given)
+        captured.fill_(float("nan"))
+        graph.replay()
+    torch.testing.assert_close(captured, expected)
+
+
+def test_capturing_a_call_that_never_ran_is_a_clear_error() -> None:
+    given = inputs(dtype=torch.float16)
+    graph = torch.cuda.CUDAGraph()
+    with (
+        torch.no_grad(),
+        pytest.raises(UnsupportedError, match="before it ran once"),
+        torch.cuda.graph(graph),
+    ):
+        ops.chunk_gla(given["q"], given["k"], given["v"], given["g"])
+    torch.cuda.synchronize()
+    with torch.no_grad():
+        ops.chunk_gla(given["q"], given["k"], given["v"], given["g"])
+
+
+def test_boundaries_on_the_device_are_checked_by_value() -> None:
+    given = inputs()
+    good = torch.tensor([0, 13, 13, 70], device="cuda")
+    o, _ = ops.chunk_kda(**given, cu_seqlens=good)
+    host, _ = ops.chunk_kda(**given, cu_seqlens=good, cu_seqlens_cpu=good.cpu())
+    torch.testing.assert_close(o, host, rtol=0, atol=0)
+    with pytest.raises(ContractError, match="boundaries that never fall"):
+        ops.chunk_kda(**given, cu_seqlens=torch.tensor([0, 30, 20, 70], device="cuda"))
+
+
+def test_tensors_of_different_devices_are_refused() -> None:
+    given = inputs()
+    with pytest.raises(ContractError, match="the device of q"):
+        ops.chunk_kda(**{**given, "beta": given["beta"].cpu()})
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one device only")
+def test_the_device_of_the_tensors_is_current_while_kernels_run() -> None:
+    first, second = ops.chunk_kda(**inputs("cuda:0"))[0], ops.chunk_kda(**inputs("cuda:1"))[0]
+    assert torch.cuda.current_device() == 0
+    assert second.device.index == 1
+    torch.testing.assert_close(first.cpu(), second.cpu())
+
+
+def test_gradients_flow_on_the_device_under_autocast() -> None:
+    given = {name: x.requires_grad_() for name, x in inputs().items()}
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        o, _ = ops.chunk_kda(**given)
+    assert o.dtype == torch.bfloat16
+    o.float().square().sum().backward()
+    assert all(x.grad is not None and x.grad.dtype == x.dtype for x in given.values())
