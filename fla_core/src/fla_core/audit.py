@@ -128,13 +128,28 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def announced_residuals(plan: Plan, call: Call) -> tuple[tuple[Sequence[int], Any], ...]:
+    """Shape and dtype of each residual, as the implementation announces them."""
+    if plan.residuals is None:
+        return ()
+    try:
+        pairs = run_plugin(plan, plan.residuals, call)
+        return tuple((tuple(shape), dtype) for shape, dtype in pairs)
+    except ImplementationError:
+        raise
+    except Exception as error:
+        # Renamed, because the tracer of torch.compile keeps the message only.
+        problem = f"residuals(call) raised {type(error).__name__}: {error}"
+        raise ImplementationError(plan.id, problem, "pairs of shape and dtype") from error
+
+
 def check_residuals(plan: Plan, call: Call, residuals: Sequence[Tensor]) -> None:
     """Compare residuals with what the implementation announced."""
-    announced: Iterable[Any] = ()
-    if plan.residuals is not None:
-        announced = run_plugin(plan, plan.residuals, call)
     device = call.q.device
-    wanted = [f"{dtype_name(dtype)}{list(shape)} on {device}" for shape, dtype in announced]
+    wanted = [
+        f"{dtype_name(dtype)}{list(shape)} on {device}"
+        for shape, dtype in announced_residuals(plan, call)
+    ]
     got = [_describe(residual) for residual in residuals]
     if got != wanted:
         problem = "residuals differ from those announced"

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from fla_core.audit import announced_residuals
 from fla_core.autograd import without_autocast
 from fla_core.call import Call
 from fla_core.contract import Contract
@@ -54,8 +55,7 @@ def fake_forward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
     if not request.needs:
         return _empty(call)
     base_call = lower(call, prepared.plan.lowerings)[-1]
-    residuals = prepared.plan.residuals
-    announced = () if residuals is None else residuals(base_call)
+    announced = announced_residuals(prepared.plan, base_call)
     kept = [call.q.new_empty(shape, dtype=dtype) for shape, dtype in announced]
     base = _empty(base_call) if _saved_base_count(prepared, contract) else []
     return [*_empty(call), *kept, *base]
