@@ -1,0 +1,111 @@
+"""The calls laws are checked on: small, and within what an implementation declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fla_conformance.case import Case
+from fla_conformance.fitting import DTYPES, Fitting
+from fla_conformance.inputs import contradiction
+from fla_conformance.laws.law import Law
+from fla_conformance.reach import fits, forms_of, optional, required
+from fla_core.contract import Contract
+from fla_core.plugins.api import Implementation
+
+_TOKENS = {"chunk": 67, "recurrent": 19}
+"""A chunk of 64 and an odd rest; a recurrence has no chunks to cross."""
+_LENGTHS = {"chunk": (5, 0, 33, 29), "recurrent": (5, 0, 1, 13)}
+
+_BASE = ("g", "gk", "beta", "initial_state", "final_state")
+_RICH = (
+    "gv",
+    "beta_v",
+    "g_gamma",
+    "gate",
+    "A_log",
+    "dt_bias",
+    "beta_sigmoid",
+    "neg_eigval",
+    "l2norm",
+    "normalize",
+    "initial_z",
+    "gva",
+    "state_v_first",
+    "reverse",
+)
+_DERIVED = frozenset({"varlen", "gva"})
+
+
+def cases_for(
+    law: Law, contract: Contract, implementation: Implementation, budget: str | int = "ci"
+) -> list[Case]:
+    """The cases of one law for one implementation, in a fixed order.
+
+    The first dtype that is served meets a dense batch, packed sequences and a call with every
+    feature there is; other dtypes meet the first of these that the law speaks of, or with the
+    budget ``full`` all. Empty when the law does not concern the implementation.
+    """
+    cases: dict[str, Case] = {}
+    served = implementation.domain.dtypes
+    dtypes = [name for name in DTYPES if name in served] or list(served)
+    for dtype in dtypes:
+        found = _configurations(law, contract, implementation, dtype)
+        wanted = list(found) if dtype == dtypes[0] or budget == "full" else list(found)[:1]
+        cases.update((case.id, case) for case in wanted)
+    chosen = list(cases.values())
+    return chosen[:budget] if isinstance(budget, int) else chosen
+
+
+def _configurations(
+    law: Law, contract: Contract, implementation: Implementation, dtype: str
+) -> Iterator[Case]:
+    forms = [form for form in implementation.forms if form in forms_of(contract.name)]
+    form = forms[0] if forms else forms_of(contract.name)[0]
+    kind = "recurrent" if form == "recurrent" else "chunk"
+    usable = _usable(law, contract, implementation)
+    seen = set()
+    for packed, rich in ((False, False), (True, False), (False, True)):
+        names = [*_BASE, *law.needs, *(_RICH if rich else ())]
+        case = Case(
+            contract=contract.name,
+            direction=law.direction if implementation.backward else "fwd",
+            dtype=dtype,
+            form=form,
+            sizes={"B": 2, "T": _TOKENS[kind], "H": 2, "HV": 2, "K": 16, "V": 8},
+        )
+        if rich and "gva" in usable:
+            case = case.but(sizes={**case.sizes, "HV": 4})
+        if packed:
+            lengths = _LENGTHS[kind]
+            case = case.but(sizes={**case.sizes, "B": 1, "T": sum(lengths)}, lengths=lengths)
+        case = _with_features(case, required(contract, implementation.domain), names, usable)
+        fitted = Fitting(implementation).fit(case)
+        if fitted is not None and fitted.id not in seen and _speaks(law, fitted, implementation):
+            seen.add(fitted.id)
+            yield fitted
+
+
+def _usable(law: Law, contract: Contract, implementation: Implementation) -> frozenset[str]:
+    return frozenset(optional(contract, implementation.domain)) - law.avoids
+
+
+def _with_features(
+    case: Case, base: frozenset[str], names: list[str], usable: frozenset[str]
+) -> Case:
+    """Add what can be used, a gate only together with its parameters."""
+    features = base | {name for name in names if name in usable - _DERIVED}
+    if "gate" in features and "A_log" not in features:
+        features -= {"gate", "dt_bias"}
+    return case.but(features=features)
+
+
+def _speaks(law: Law, case: Case, implementation: Implementation) -> bool:
+    """Whether a case is one the law speaks of."""
+    if law.direction == "bwd" and case.direction == "fwd" and not law.outputs_too:
+        return False
+    features = case.features | ({"varlen"} if case.lengths is not None else set())
+    if not law.needs <= features or law.avoids & features or contradiction(case):
+        return False
+    if law.speaks_of is not None and not law.speaks_of(case):
+        return False
+    return fits(case, implementation).ok

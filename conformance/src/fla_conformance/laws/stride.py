@@ -1,0 +1,76 @@
+"""stride: values count, not how they lie in memory; incoming gradients included.
+
+Not to the bit: a sum over a strided row may be vectorised otherwise than over a dense one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from fla_conformance.case import Case
+from fla_conformance.laws.compare import disagreement
+from fla_conformance.laws.cut import mapped
+from fla_conformance.laws.law import Law
+from fla_conformance.laws.runner import Runner
+
+View = Callable[[Tensor], Tensor]
+
+
+def transposed(x: Tensor) -> Tensor:
+    """Heads before tokens in memory (or the like): dimensions 1 and 2 are exchanged."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if x.dim() > 2 else x
+
+
+def sliced(x: Tensor) -> Tensor:
+    """Part of rows that are wider: what lies between is NaN."""
+    wide = x.new_full((*x.shape[:-1], x.shape[-1] + 5), math.nan)
+    wide[..., 2:-3] = x
+    return wide[..., 2:-3]
+
+
+def stepped(x: Tensor) -> Tensor:
+    """Every second element of each row."""
+    wide = x.new_full((*x.shape, 2), math.nan)
+    wide[..., 0] = x
+    return wide[..., 0]
+
+
+def batch_strided(x: Tensor) -> Tensor:
+    """Every third member along the first dimension."""
+    wide = x.new_full((3 * x.shape[0], *x.shape[1:]), math.nan)
+    wide[::3] = x
+    return wide[::3]
+
+
+def expanded(x: Tensor) -> Tensor:
+    """One row for all heads, with stride zero."""
+    return x[:, :, :1].expand_as(x) if x.dim() > 2 else x
+
+
+_VIEWS: tuple[View, ...] = (transposed, sliced, stepped, batch_strided)
+
+
+def _check(case: Case, runner: Runner) -> str | None:
+    inputs = runner.inputs(case)
+    plain = runner.run(inputs).named
+    for view in _VIEWS:
+        seen = mapped(inputs, lambda name, x, view=view: None if x is None else view(x))
+        if found := disagreement(runner.run(seen).named, plain, case.dtype):
+            return f"through {view.__name__} views, {found}"
+    one_row = mapped(inputs, lambda name, x: None if x is None else expanded(x))
+    copies = mapped(one_row, lambda name, x: None if x is None else _copied(x))
+    left, right = runner.run(one_row).named, runner.run(copies).named
+    if found := disagreement(left, right, case.dtype):
+        return f"through {expanded.__name__} views, {found}"
+    return None
+
+
+def _copied(x: Tensor) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+STRIDE = Law("stride", "results depend on values, not on strides", _check)
