@@ -107,7 +107,7 @@ def _callable_problem(target: Any) -> str:
 
 def _card(subject: Subject) -> str:
     found = _look(subject, "load")
-    return found.get("ended", "") or found.get("problem", "")
+    return str(found.get("ended") or found.get("problem", ""))
 
 
 def _discovery(subject: Subject) -> str:
@@ -118,14 +118,14 @@ def _discovery(subject: Subject) -> str:
 def _clean(subject: Subject) -> str:
     found = _look(subject, "clean")
     if ended := found.get("ended", ""):
-        return ended
+        return str(ended)
     changes = found.get("changes", [])
     return f"loading the plugin changes {'; '.join(changes)}" if changes else ""
 
 
 def _probe(subject: Subject) -> str:
     found = _look(subject, "probe")
-    return found.get("ended", "") or found.get("problem", "")
+    return str(found.get("ended") or found.get("problem", ""))
 
 
 _PLUGIN_CHECKS: Mapping[str, Callable[[Subject], str]] = {

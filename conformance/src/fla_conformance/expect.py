@@ -41,7 +41,7 @@ from fla_core.errors import FlaError
 if sys.version_info >= (3, 11):
     import tomllib
 else:  # pragma: no cover - the same parser under its older name
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 FILE_NAME = "conformance-expect.toml"
 KINDS = ("bug", "upstream", "flaky-hardware")

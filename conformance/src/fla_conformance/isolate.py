@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -98,7 +99,8 @@ class _Child:
 
     def __init__(self, prepared: Prepared, keys: list[Key]) -> None:
         self.keys = keys
-        self._errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")
+        # Open for as long as the child lives.
+        self._errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fla_conformance.isolate"],
             stdin=subprocess.PIPE,
@@ -108,19 +110,14 @@ class _Child:
             env=child_environment(),
         )
         orders = {
-            "request": {
-                **asdict(prepared.request),
-                "expect": str(prepared.request.expect) if prepared.request.expect else None,
-            },
+            "request": asdict(prepared.request),
             "device": prepared.device,
             "keys": keys,
         }
         assert self._process.stdin is not None
-        try:
-            with self._process.stdin as pipe:
-                json.dump(orders, pipe)
-        except BrokenPipeError:
-            pass  # it is dead already; its stream will end and say so
+        # One that is dead already does not listen; its stream will end and say so.
+        with suppress(BrokenPipeError), self._process.stdin as pipe:
+            json.dump(orders, pipe, default=str)
 
     def messages(self, silence: float) -> Iterator[dict[str, Any]]:
         """Lines of the child until it ends or falls silent."""
@@ -180,8 +177,8 @@ def main() -> None:
     say = _channel()
     orders = json.load(sys.stdin)
     given = orders["request"]
-    expect = Path(given["expect"]) if given["expect"] else None
-    request = Request(**{**given, "argv": tuple(given["argv"]), "expect": expect})
+    paths = {name: Path(given[name]) if given[name] else None for name in ("case", "expect")}
+    request = Request(**{**given, **paths, "argv": tuple(given["argv"])})
     prepared = load_here(request, orders["device"])
     known = {task.key: task for task in prepared.tasks}
     climb = Climb(request.climb)

@@ -1,11 +1,11 @@
-"""The numerical checks of L1 and L2: the grid, case by case, against the float64 recurrence."""
+"""The numerical checks of L1 and L2: case by case against the float64 recurrence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from fla_conformance.case import Case
-from fla_conformance.grid import grid
+from fla_conformance.grid import grid, promoted
 from fla_conformance.levels import up_to
 from fla_conformance.result import Result
 from fla_conformance.run import Target, run_case
@@ -13,22 +13,30 @@ from fla_conformance.suite import Check, Settings
 from fla_core.contract import Contract
 from fla_core.plugins.api import Implementation
 
+LEVEL_OF = {"fwd": "L1", "bwd": "L2"}
+
 
 def checks(
     contract: Contract, implementation: Implementation, settings: Settings
 ) -> Iterator[Check]:
-    """One check for each case of the grid."""
-    for level in ("L1", "L2"):
-        if level in up_to(settings.level):
-            for case in grid(contract, implementation, level, settings.budget):
-                yield Check(case.id, level, _Run(case, level), case)
+    """One check for each case of the grid and for each promoted one."""
+    wanted = up_to(settings.level)
+    cases: list[Case] = []
+    for level in LEVEL_OF.values():
+        if level in wanted:
+            cases += grid(contract, implementation, level, settings.budget)
+    if settings.folder is not None:
+        cases += [case for case in promoted(settings.folder) if case.contract == contract.name]
+    for case in {case.id: case for case in cases}.values():
+        if LEVEL_OF[case.direction] in wanted:
+            yield check_of(case)
 
 
-class _Run:
-    __slots__ = ("case", "level")
+def check_of(case: Case) -> Check:
+    """The numerical check of a case, at the level of its direction."""
+    level = LEVEL_OF[case.direction]
 
-    def __init__(self, case: Case, level: str) -> None:
-        self.case, self.level = case, level
+    def run(target: Target) -> Result:
+        return run_case(case, target, level)
 
-    def __call__(self, target: Target) -> Result:
-        return run_case(self.case, target, self.level)
+    return Check(case.id, level, run, case)

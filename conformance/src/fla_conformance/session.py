@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fla_conformance import card, suite
+from fla_conformance.case import Case
+from fla_conformance.cases import read_case
 from fla_conformance.expect import FILE_NAME, Expectations, Surroundings, load
 from fla_conformance.levels import up_to
 from fla_conformance.report import Report
@@ -39,6 +41,7 @@ class Request:
         budget: ``"ci"``, ``"full"`` or a number of cases.
         seed: of random cases.
         only: run these checks alone: an id or a glob over ids.
+        case: run the case in this file alone.
         expect: file of expectations, None for the plugin's own.
         isolated: one child process for each implementation.
         timeout: seconds one check may take in a child process.
@@ -53,6 +56,7 @@ class Request:
     budget: str | int = "ci"
     seed: int = 0
     only: str = ""
+    case: Path | None = None
     expect: Path | None = None
     isolated: bool = False
     timeout: float = 300.0
@@ -97,7 +101,7 @@ class Prepared:
             "op": asked.op,
             "level": asked.level,
             "budget": str(asked.budget),
-            "only": asked.only,
+            "only": asked.only or (asked.case.name if asked.case else ""),
             "seed": asked.seed,
             "isolated": asked.isolated,
         }
@@ -148,7 +152,8 @@ def prepare(request: Request) -> Prepared:
     """
     record = find_plugin(request.plugin)
     device = request.device or card.first_device(record)
-    early = tuple(card.plugin_results(record, device)) if not request.only else ()
+    narrowed = request.only or request.case
+    early = tuple(card.plugin_results(record, device)) if not narrowed else ()
     usable = all(row.outcome is Outcome.PASS for row in early)
     if not usable:
         settings = Settings(request.level, request.budget, request.seed)
@@ -172,9 +177,12 @@ def load_here(request: Request, device: str) -> Prepared:
     if found and not chosen:
         names = ", ".join(sorted({target.declaration.contract for target in found}))
         raise RunError(f"no operator of {request.plugin} matches {request.op!r}; it has {names}")
-    listed = tasks(chosen, settings, request.only)
-    if request.only and not listed:
-        raise RunError(f"no check matches {request.only!r}")
+    if request.case:
+        listed = _tasks_of(chosen, read_case(request.case))
+    else:
+        listed = tasks(chosen, settings, request.only)
+    if not listed and (request.only or request.case):
+        raise RunError(f"no check matches {request.only or request.case}")
     return Prepared(request, record, device, arch, settings, tuple(listed))
 
 
@@ -243,6 +251,13 @@ def _targets(plugin: str, device: str) -> list[Any]:
     from fla_conformance.run import targets
 
     return targets(plugin, device)
+
+
+def _tasks_of(targets: Iterable[Any], case: Case) -> list[Task]:
+    from fla_conformance.numerical import check_of
+
+    concerned = (target for target in targets if target.declaration.contract == case.contract)
+    return [Task(target, check_of(case)) for target in concerned]
 
 
 def _died(known: Iterable[Task], key: Key) -> dict[Key, Result]:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 
 from fla_conformance.levels import LEVELS, TOLERATED, Standing, standings
 from fla_conformance.report.rows import from_row, to_row

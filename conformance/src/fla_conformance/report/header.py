@@ -83,7 +83,7 @@ def host(device: str, arch: str) -> dict[str, str]:
     kind = device.partition(":")[0]
     return {
         "device": device,
-        "name": _device_name(torch, device) or platform.processor() or platform.machine(),
+        "name": _device_name(torch, device) or _processor(),
         "arch": arch or platform.machine(),
         "driver": _driver(torch, kind),
         "os": f"{platform.system()} {platform.release()}",
@@ -129,8 +129,17 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def _device_name(torch: Any, device: str) -> str:
     kind = device.partition(":")[0]
-    module = getattr(torch, kind, None)
+    module: Any = None if kind == "cpu" else getattr(torch, kind, None)
     return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else ""
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _driver(torch: Any, kind: str) -> str:

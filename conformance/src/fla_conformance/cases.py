@@ -1,0 +1,54 @@
+"""Cases in files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fla_conformance.case import REGIMES, Case
+from fla_core.contracts import CONTRACTS
+from fla_core.domain import SHORT_DTYPES
+from fla_core.errors import FlaError
+
+
+class CaseError(FlaError, ValueError):
+    """A file does not hold a case that this suite can run."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"{path} holds no case: {problem}")
+
+    def __reduce__(self) -> tuple[type[CaseError], tuple[str, str]]:
+        return type(self), (self.path, self.problem)
+
+
+def read_case(path: Path) -> Case:
+    """The case in a file.
+
+    Raises:
+        CaseError: it is not JSON, not a case, or of a contract that this core lacks.
+    """
+    try:
+        case = Case.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CaseError(path.name, f"{type(error).__name__}: {error}") from error
+    if problem := _problem(case):
+        raise CaseError(path.name, problem)
+    return case
+
+
+def _problem(case: Case) -> str:
+    contract = CONTRACTS.get(case.contract)
+    if contract is None:
+        return f"contract must be one of {', '.join(CONTRACTS)}, got {case.contract!r}"
+    for name, value, words in (
+        ("direction", case.direction, ("fwd", "bwd")),
+        ("dtype", case.dtype, tuple(SHORT_DTYPES)),
+        ("form", case.form, ("chunk", "recurrent", "parallel")),
+        ("regime", case.regime, REGIMES),
+    ):
+        if value not in words:
+            return f"{name} must be one of {', '.join(words)}, got {value!r}"
+    if unknown := sorted(case.features.difference(contract.features)):
+        return f"{case.contract} has no feature {unknown[0]!r}"
+    return ""

@@ -1,0 +1,35 @@
+"""The command ``fla-conformance``: prove a backend, level by level.
+
+Exit codes: 0 everything ended as it should, 1 something did not, 2 the question itself cannot be
+understood.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from fla_conformance.cli import ladder, promote, render, run
+
+app = typer.Typer(
+    name="fla-conformance",
+    help="Prove a linear attention backend against the reference mathematics.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    run.run,
+    ladder.ladder,
+    render.report,
+    render.badge,
+    render.draft,
+    promote.promote,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point of the installed script."""
+    app()
