@@ -47,6 +47,18 @@ class Layout:
             return self._mean(x)
         return x if self.letters[-1] in ("H", "HV") else mean(x, [x.dim() - 1])
 
+    def to_rows(self, blocks: Tensor, rows: Tensor) -> Tensor:
+        """For each row the value of its block."""
+        if not self.is_indexed or not rows.numel():
+            return blocks.expand_as(rows) if not self.is_indexed else rows
+        if "T" in self.letters and self.bounds is not None:
+            lengths = torch.tensor([end - begin for begin, end in pairwise(self.bounds)])
+            return blocks.repeat_interleave(lengths, 0).movedim(0, self.letters.index("T"))
+        for axis, letter in enumerate(self.letters[: rows.dim()]):
+            if letter not in _WHOSE:
+                blocks = blocks.unsqueeze(axis)
+        return blocks.expand_as(rows)
+
 
 def mean(x: Tensor, axes: list[int]) -> Tensor:
     """Mean over some axes; zero, not NaN, where there is nothing."""

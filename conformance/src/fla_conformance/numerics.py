@@ -15,7 +15,10 @@ to TensorFloat32, so does this.
 
 S is a *block*, all of one sequence (or batch row) and head, and a *row*, one token and head: the
 first sees what is wrong everywhere, the second what is wrong in one place. The budgets c are the
-contract's. A *margin* is the error over its limit: at most 1 passes.
+contract's. A row's limit is never below that of its block: no single row must be better than the
+block need be on average. Otherwise gradients that vanish for a reason of structure (of a gate of
+-1e4, of a query that its own normaliser cancels) and rows of one number, whose spread may be small
+by chance, would ask for more digits than arithmetic has. A *margin* is the error over its limit: at most 1 passes.
 """
 
 from __future__ import annotations
@@ -159,8 +162,10 @@ def gold_of(inputs: Inputs, seed: int = 0) -> Gold:
     packed = inputs.cu_seqlens
     bounds = None if packed is None else tuple(packed.tolist())
     layouts = {name: Layout(inputs.letters(name), bounds) for name in values}
+    budget = inputs.case.definition.numerics
     units = {
-        name: _unit(x[0], x[1:] - x[0], layouts[name], dtypes[name]) for name, x in variants.items()
+        name: _unit(x[0], x[1:] - x[0], layouts[name], dtypes[name], budget)
+        for name, x in variants.items()
     }
     return Gold(values, units, layouts)
 
@@ -229,14 +234,18 @@ def _with_gradients(outputs: Named, leaves: Named, incoming: Named) -> Named:
     return found
 
 
-def _unit(value: Tensor, moves: Tensor, layout: Layout, dtype: torch.dtype) -> Unit:
+def _unit(
+    value: Tensor, moves: Tensor, layout: Layout, dtype: torch.dtype, budget: Numerics
+) -> Unit:
     squares = moves.square().mean(0)
 
     def unit(mean: Mean) -> Tensor:
         rounding = half_ulp(dtype) * mean(value.square()).sqrt()
         return torch.maximum(mean(squares).sqrt(), rounding).clamp_min(smallest(dtype))
 
-    return Unit(unit(layout.block_mean), unit(layout.row_mean))
+    block, row = unit(layout.block_mean), unit(layout.row_mean)
+    limit = layout.to_rows(block, row) * (budget.block / budget.token)
+    return Unit(block, torch.maximum(row, limit))
 
 
 def smallest(dtype: torch.dtype) -> float:
