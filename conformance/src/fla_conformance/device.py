@@ -53,15 +53,16 @@ class DeviceAdapter:
 
         That is its deterministic mode; operators without a deterministic form only warn.
         """
-        fill = torch.utils.deterministic.fill_uninitialized_memory
+        settings: Any = torch.utils.deterministic
+        fill = settings.fill_uninitialized_memory
         mode = torch.are_deterministic_algorithms_enabled()
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = True
+        settings.fill_uninitialized_memory = True
         try:
             yield
         finally:
-            torch.utils.deterministic.fill_uninitialized_memory = fill
+            settings.fill_uninitialized_memory = fill
             torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 

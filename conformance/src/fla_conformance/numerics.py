@@ -18,7 +18,8 @@ first sees what is wrong everywhere, the second what is wrong in one place. The 
 contract's. A row's limit is never below that of its block: no single row must be better than the
 block need be on average. Otherwise gradients that vanish for a reason of structure (of a gate of
 -1e4, of a query that its own normaliser cancels) and rows of one number, whose spread may be small
-by chance, would ask for more digits than arithmetic has. A *margin* is the error over its limit: at most 1 passes.
+by chance, would ask for more digits than arithmetic has. A *margin* is the error over its limit: at
+most 1 passes.
 """
 
 from __future__ import annotations

@@ -129,6 +129,8 @@ def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
     for lengths in PACKED[1:]:
         yield Risk(base, lengths=lengths, core=lengths == PACKED[1])
     yield Risk(base, {"B": 5, "H": 3, "T": 20})
+    yield Risk(base, {"B": 1, "T": 1500})
+    yield Risk(base, lengths=(1200, 0, 300))
 
 
 def _hints(contract: Contract, base: frozenset[str], form: str) -> Iterator[Risk]:

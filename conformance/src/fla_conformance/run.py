@@ -141,12 +141,19 @@ class _Verdict:
 
 
 def run_case(case: Case, target: Target, level: str = "L1") -> Result:
-    """Run one case and compare it with gold. What the implementation raises is its result."""
+    """Run one case and compare it with gold. What the implementation raises is its result.
+
+    Raises:
+        ValueError: the case contradicts itself.
+    """
     start = time.perf_counter()
+    inputs = make_inputs(case, target.device.device)
     try:
-        verdict = _examine(case, target)
+        found = answer(inputs, target)
     except Exception as error:
         verdict = _raised(error, target)
+    else:
+        verdict = _verdict(case, found)
     return Result(
         id=case.id,
         implementation=target.implementation,
@@ -160,8 +167,7 @@ def run_case(case: Case, target: Target, level: str = "L1") -> Result:
     )
 
 
-def _examine(case: Case, target: Target) -> _Verdict:
-    found = answer(make_inputs(case, target.device.device), target)
+def _verdict(case: Case, found: Answer) -> _Verdict:
     if found.not_executed:
         return _Verdict(Outcome.NOT_EXECUTED, found.not_executed, plan=found.plan)
     right = gold(case)
