@@ -165,13 +165,14 @@ def command_page() -> str:
 def _command(function: Any) -> str:
     hints = get_type_hints(inspect.unwrap(function), include_extras=True)
     parameters = inspect.signature(function).parameters
-    lines, words = [], [f"fla-kernels {function.__name__}"]
+    command = function.__name__.replace("_", "-")
+    lines, words = [], [f"fla-kernels {command}"]
     for name, parameter in parameters.items():
         kind, info = get_args(hints[name])[:2]
         if isinstance(info, ArgumentInfo):
             words.append(name.upper())
         lines.append(_option(name, kind, info, parameter.default))
-    text = [f"## {function.__name__}\n", f"`{' '.join(words)} [OPTIONS]`\n"]
+    text = [f"## {command}\n", f"`{' '.join(words)} [OPTIONS]`\n"]
     text.append(inspect.cleandoc(function.__doc__ or "").replace("``", "`") + "\n")
     text.append(rows(("option", "meaning", "default"), lines))
     if output := _json_keys(inspect.cleandoc(sys.modules[function.__module__].__doc__ or "")):

@@ -14,7 +14,7 @@ from fla_core.cli import _view
 def test_help_names_every_command(invoke: Invoke) -> None:
     result = invoke("--help")
     assert result.exit_code == 0
-    for name in ("doctor", "backends", "explain", "selfcheck", "warmup"):
+    for name in ("doctor", "backends", "explain", "selfcheck", "warmup", "new-plugin"):
         assert name in result.stdout
         assert "--json" in invoke(name, "--help").stdout
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typer
 
-from fla_core.cli import backends, doctor, explain, selfcheck, warmup
+from fla_core.cli import backends, doctor, explain, new_plugin, selfcheck, warmup
 
 app = typer.Typer(
     name="fla-kernels",
@@ -26,6 +26,7 @@ for command in (
     explain.explain,
     selfcheck.selfcheck,
     warmup.warmup,
+    new_plugin.new_plugin,
 ):
     app.command()(command)
 
