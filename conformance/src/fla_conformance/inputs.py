@@ -186,7 +186,7 @@ def contradiction(case: Case) -> str:
         return f"{contract.name} has no option {unknown[0]!r}"
     if case.regime not in REGIMES:
         return f"regime must be {' | '.join(REGIMES)}, got {case.regime!r}"
-    for feature, needed in _NEEDS.items():
+    for feature, needed in NEEDS.items():
         known = needed in contract.features
         if feature in features and known and needed not in features:
             return f"feature {feature!r} needs {needed!r}"
@@ -215,7 +215,7 @@ def _form_contradiction(case: Case, features: frozenset[str]) -> str:
     return ""
 
 
-_NEEDS = {
+NEEDS = {
     "neg_eigval": "beta_sigmoid",
     "beta_sigmoid": "beta",
     "beta_v": "beta",
