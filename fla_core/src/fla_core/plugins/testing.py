@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
+from typing import ClassVar
+
+from fla_core.plugins.validate import card_problem
 
 TOOLCHAINS = frozenset({"torch", "torch_npu", "triton", "tilelang"})
 
@@ -15,3 +19,51 @@ def toolchains_loaded_by(module: str) -> list[str]:
     if run.returncode:
         raise ImportError(f"importing {module} failed: {run.stderr}")
     return sorted(TOOLCHAINS.intersection(run.stdout.split()))
+
+
+class PluginChecks:
+    """Tests every installed plugin should pass; derive a ``Test...`` class and set the attributes.
+
+    Attributes:
+        plugin: the module its entry point names.
+        name: the entry point's name.
+        device: a device it is for, ``"cuda:0"``.
+    """
+
+    plugin: ClassVar[ModuleType]
+    name: ClassVar[str]
+    device: ClassVar[str]
+
+    def test_card_is_valid(self) -> None:
+        """The card is complete and carries the entry point's name."""
+        assert card_problem(self.plugin.fla_backend(), self.name) == ""
+
+    def test_import_loads_no_toolchain(self) -> None:
+        """The plugin module is light."""
+        assert toolchains_loaded_by(self.plugin.__name__) == []
+
+    def test_a_failing_probe_gives_a_reason(self) -> None:
+        """A probe never raises, and one that says no says why."""
+        answer = self.plugin.fla_probe(self.device)
+        assert answer.ok or answer.reason
+
+    def test_other_devices_are_refused(self) -> None:
+        """A device of another type is no device of this plugin."""
+        answer = self.plugin.fla_probe("mps:0")
+        assert not answer.ok
+        assert "'mps'" in answer.reason
+
+    def test_calls_on_cpu_are_left_alone(self) -> None:
+        """Its presence does not change what serves the CPU, and dispatch knows it."""
+        from fla_core import explain
+
+        decision = explain("chunk_simple_gla", device="cpu")
+        assert decision.chosen == "reference:simple_gla#chunk"
+        assert self.name in dict(decision.rows())
+
+    def test_explain_names_it_for_its_device(self) -> None:
+        """``explain`` lists the plugin with its state or its answer."""
+        from fla_core import explain
+
+        rows = dict(explain("chunk_kda", device=self.device.partition(":")[0]).rows())
+        assert any(row.partition(":")[0] == self.name for row in rows)
