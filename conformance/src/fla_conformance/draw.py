@@ -109,7 +109,8 @@ def _gate(shape: Shape, draw: Draw) -> Tensor:
 def _gate_logits(shape: Shape, draw: Draw) -> Tensor:
     x = draw.normal(shape)
     if draw.regime == "long_memory":
-        return x - 9
+        # A bounded gate multiplies its logits by the rate, which may be well below one.
+        return 0.5 * x - (9 if draw.lower_bound is None else 14)
     if draw.regime == "fast_decay":
         return x + 2
     mild = x - 2.5

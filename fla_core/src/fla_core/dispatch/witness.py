@@ -111,8 +111,9 @@ class _Restriction:
 
     def __init__(self, witness: Witness) -> None:
         self._witness = witness
-        self._outer = RUNTIME.trace
-        self._trace = _Watch(self._outer, witness)
+        self._outer = outer = RUNTIME.trace
+        # An outer block's watch would bar what this one is about.
+        self._trace = _Watch(outer.user if isinstance(outer, _Watch) else outer, witness)
 
     def impose(self) -> None:
         RUNTIME.registry.load()
@@ -133,20 +134,20 @@ class _Restriction:
 class _Watch(Trace):
     """A trace that writes runs down and lets no other implementation run."""
 
-    __slots__ = ("_outer", "_witness")
+    __slots__ = ("_witness", "user")
 
-    def __init__(self, outer: Trace, witness: Witness) -> None:
-        super().__init__(outer.level)
-        self._outer, self._witness = outer, witness
+    def __init__(self, user: Trace, witness: Witness) -> None:
+        super().__init__(user.level)
+        self.user, self._witness = user, witness
 
     def decided(self, decision: Decision) -> None:
-        self._outer.decided(decision)
+        self.user.decided(decision)
 
     def watch(self, function: Callable[..., Any], direction: str, decision: Decision) -> Any:
         witness = self._witness
         if decision.chosen != witness.identity:
             return _barred(witness.identity, decision.plan)
-        inner = self._outer.watch(function, direction, decision)
+        inner = self.user.watch(function, direction, decision)
         run = Run(direction, decision.plan, decision.operator)
 
         @wraps(inner)

@@ -1,0 +1,64 @@
+"""Means over blocks and rows."""
+
+from __future__ import annotations
+
+import torch
+
+from fla_conformance.blocks import Layout
+
+X = torch.arange(2 * 6 * 3 * 4, dtype=torch.float64).view(2, 6, 3, 4)
+
+
+def test_a_dense_block_is_one_batch_row_and_head() -> None:
+    layout = Layout(("B", "T", "H", "K"))
+    assert torch.equal(layout.block_mean(X), X.mean((1, 3)))
+    assert torch.equal(layout.row_mean(X), X.mean(-1))
+
+
+def test_a_packed_block_is_one_sequence_and_head() -> None:
+    layout, x = Layout(("B", "T", "H", "K"), (0, 2, 2, 6)), X[:1]
+    blocks = layout.block_mean(x)
+    assert blocks.shape == (3, 1, 3)
+    assert torch.equal(blocks[0], x[:, :2].mean((1, 3)))
+    assert torch.equal(blocks[1], torch.zeros(1, 3, dtype=x.dtype))
+    assert torch.equal(blocks[2], x[:, 2:].mean((1, 3)))
+
+
+def test_a_number_for_each_token_and_head_is_a_row() -> None:
+    layout = Layout(("B", "T", "H"))
+    x = X[..., 0]
+    assert torch.equal(layout.row_mean(x), x)
+    assert torch.equal(layout.block_mean(x), x.mean(1))
+
+
+def test_a_state_has_a_row_for_each_key_channel() -> None:
+    layout = Layout(("N", "H", "K", "V"))
+    assert torch.equal(layout.block_mean(X), X.mean((2, 3)))
+    assert torch.equal(layout.row_mean(X), X.mean(-1))
+
+
+def test_a_parameter_is_one_block() -> None:
+    layout, x = Layout(("HV",)), X.flatten()
+    assert layout.block_mean(x) == x.mean()
+    assert layout.row_mean(x) == x.mean()
+
+
+def test_rows_find_their_blocks() -> None:
+    dense, packed = Layout(("B", "T", "H", "K")), Layout(("B", "T", "H"), (0, 2, 2, 6))
+    assert torch.equal(
+        dense.to_rows(dense.block_mean(X), dense.row_mean(X)),
+        X.mean((1, 3))[:, None].expand(2, 6, 3),
+    )
+    x = X[:1, ..., 0]
+    spread = packed.to_rows(packed.block_mean(x), packed.row_mean(x))
+    assert torch.equal(spread[0, :2], x[0, :2].mean(0).expand(2, 3))
+    assert torch.equal(spread[0, 2:], x[0, 2:].mean(0).expand(4, 3))
+    state = Layout(("N", "H", "K", "V"))
+    assert state.to_rows(state.block_mean(X), state.row_mean(X)).shape == (2, 6, 3)
+
+
+def test_nothing_has_no_rows() -> None:
+    for letters, bounds in ((("B", "T", "H", "K"), None), (("B", "T", "H", "K"), (0,))):
+        layout, x = Layout(letters, bounds), X[:1, :0]
+        blocks, rows = layout.block_mean(x), layout.row_mean(x)
+        assert layout.to_rows(blocks, rows).numel() == 0

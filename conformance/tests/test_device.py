@@ -1,0 +1,56 @@
+"""The default adapter, and a plugin's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from plugins_in_process import implementation, installed
+
+from fla_conformance.device import DeviceAdapter
+
+
+class Own(DeviceAdapter):
+    """What a plugin may bring."""
+
+
+def test_poisoned_memory_is_not_a_number() -> None:
+    adapter = DeviceAdapter("cpu")
+    with adapter.poison():
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            assert torch.empty(64, dtype=dtype).isnan().all()
+            assert torch.zeros(4, dtype=dtype).new_empty(7).isnan().all()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_poison_restores_what_it_found() -> None:
+    torch.use_deterministic_algorithms(True, warn_only=False)
+    try:
+        with pytest.raises(KeyError), DeviceAdapter("cpu").poison():
+            raise KeyError
+        assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_the_cpu_needs_no_waiting() -> None:
+    adapter = DeviceAdapter("cpu")
+    adapter.sync()
+    assert adapter.memory() == 0
+    adapter.seed(3)
+    first = torch.rand(3)
+    adapter.seed(3)
+    assert torch.equal(torch.rand(3), first)
+
+
+def test_a_plugin_brings_its_own() -> None:
+    with installed(implementation("gla"), fla_conformance_device=lambda device: Own(device)) as own:
+        assert isinstance(own[0].device, Own)
+    with installed(implementation("gla")) as default:
+        assert type(default[0].device) is DeviceAdapter
+
+
+def test_something_else_is_refused() -> None:
+    wrong = pytest.raises(TypeError, match="must return a DeviceAdapter, got 'cpu'")
+    with wrong, installed(implementation("gla"), fla_conformance_device=lambda device: "cpu"):
+        pass

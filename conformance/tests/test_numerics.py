@@ -1,0 +1,184 @@
+"""Gold, its units, and whether what is wrong is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from plugins_in_process import implementation
+from torch import Tensor
+
+from fla_conformance import numerics
+from fla_conformance.case import Case
+from fla_conformance.grid import grid
+from fla_conformance.inputs import make_inputs
+from fla_conformance.numerics import Gold, gold, gold_of, judge
+from fla_core.contracts import CONTRACTS
+from fla_core.reference.oracle import oracle
+
+SIZES = {"B": 2, "T": 65, "H": 2, "HV": 2, "K": 16, "V": 8}
+STATES = ("initial_state", "final_state")
+BASE = {
+    "linear_attn": STATES,
+    "simple_gla": ("g", *STATES),
+    "gla": ("gk", *STATES),
+    "delta_rule": ("beta", *STATES),
+    "gated_delta_rule": ("g", "beta", *STATES),
+    "kda": STATES,
+}
+
+
+def case(contract: str = "kda", direction: str = "bwd", dtype: str = "bfloat16") -> Case:
+    return Case(contract, direction, dtype, "chunk", SIZES, frozenset(BASE[contract]))  # type: ignore[arg-type]
+
+
+def spoilt(right: Gold, name: str, change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    return {**right.values, name: change(right.values[name].clone())}
+
+
+@pytest.mark.parametrize("contract", sorted(CONTRACTS))
+def test_gold_is_the_recurrence_and_its_gradient(contract: str) -> None:
+    right, inputs = gold(case(contract)), make_inputs(case(contract))
+    leaves = {name: t.double().requires_grad_() for name, t in inputs.present.items()}
+    outputs = oracle(inputs.call_with({**inputs.tensors, **leaves}))
+    for name, output in outputs.items():
+        assert torch.allclose(right.values[name], output, rtol=0, atol=1e-12)
+    gradients = torch.autograd.grad(
+        list(outputs.values()),
+        list(leaves.values()),
+        [inputs.grads[name].double() for name in outputs],
+    )
+    for name, gradient in zip(leaves, gradients, strict=True):
+        assert torch.allclose(right.values[f"d{name}"], gradient, rtol=1e-10, atol=1e-12)
+
+
+def test_gold_is_kept_and_the_same_again() -> None:
+    first = gold(case())
+    assert gold(case()) is first
+    again = gold_of(make_inputs(case()), case().key)
+    for name, value in first.values.items():
+        assert torch.equal(value, again.values[name])
+        assert torch.equal(first.units[name].row, again.units[name].row)
+
+
+def test_the_unit_is_about_what_a_dtype_rounds() -> None:
+    """Rounding gold itself to the dtype costs less than one unit, and more than a tenth of one."""
+    for dtype in ("bfloat16", "float16"):
+        right = gold(case(dtype=dtype))
+        rounded = {n: x.to(getattr(torch, dtype)) for n, x in right.values.items()}
+        judged = judge(case(), rounded, right)
+        worst = max(4 * margin.block for margin in judged.margins.values())
+        assert judged.passed
+        assert 0.1 < worst < 1
+
+
+def test_float32_knows_what_its_sums_cost() -> None:
+    """An error of one rounding for each of sqrt(n) terms is about a unit where inputs are exact."""
+    right = gold(case("linear_attn", "fwd", "float32"))
+    unit = right.units["o"].block / right.values["o"].square().mean((1, 3)).sqrt()
+    assert (unit > 2 * 2**-24).all()
+    assert (unit < 40 * 2**-24).all()
+
+
+def test_tensor_float32_is_another_dtype() -> None:
+    exact = gold(case("gla", "fwd", "float32"))
+    torch.set_float32_matmul_precision("high")
+    try:
+        loose = gold(case("gla", "fwd", "float32"))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert (loose.units["o"].block > 100 * exact.units["o"].block).all()
+    assert gold(case("gla", "fwd", "float32")) is exact
+
+
+@pytest.mark.parametrize("contract", sorted(CONTRACTS))
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_two_per_cent_are_seen_in_every_output_and_gradient(contract: str, dtype: str) -> None:
+    right = gold(case(contract, dtype=dtype))
+    for name in right.values:
+        judged = judge(case(contract), spoilt(right, name, lambda x: x * 1.02), right)
+        assert judged.failure.startswith(f"{name}: "), name
+        assert judged.margin is not None
+        assert judged.margin.name == name
+        assert judged.margin.ratio == pytest.approx(0.02, rel=1e-3)
+
+
+def _zero_one_row(x: Tensor) -> Tensor:
+    x[1, 40, 1] = 0
+    return x
+
+
+def _drop_tail(x: Tensor) -> Tensor:
+    x[:, 64:] = 0
+    return x
+
+
+FAULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "one row zero": _zero_one_row,
+    "tail dropped": _drop_tail,
+    "heads swapped": lambda x: x.flip(2),
+    "a token late": lambda x: x.roll(1, 1),
+    "all zero": torch.zeros_like,
+    "one not a number": lambda x: x.index_fill(1, torch.tensor([64]), float("nan")),
+    "infinite": lambda x: x / 0,
+    "transposed batch": lambda x: x.flip(0),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("contract", sorted(CONTRACTS))
+def test_structural_faults_are_seen_in_bfloat16(contract: str, fault: str) -> None:
+    right = gold(case(contract))
+    for name in ("o", "dq", "dk", "dv"):
+        judged = judge(case(contract), spoilt(right, name, FAULTS[fault]), right)
+        assert judged.failure.startswith(f"{name}: "), name
+
+
+def test_what_cannot_be_compared_fails_and_says_why() -> None:
+    right = gold(case())
+    without = {name: x for name, x in right.values.items() if name != "dk"}
+    assert judge(case(), without, right).failure == "dk: missing"
+    shorter = spoilt(right, "o", lambda x: x[:, 1:])
+    assert "o: shape [2, 64, 2, 8], expected [2, 65, 2, 8]" in judge(case(), shorter, right).failure
+    broken = spoilt(right, "o", FAULTS["one not a number"])
+    assert "o: 32 of 2080 not finite, the first at [0, 64, 0, 0]" in (
+        judge(case(), broken, right).failure
+    )
+
+
+def test_below_the_smallest_number_nothing_relative_is_asked() -> None:
+    right = gold(case("gla", "fwd"))
+    tiny = Gold({"o": right.values["o"] * 0}, {"o": _unit_of_zero()}, {"o": right.layouts["o"]})
+    assert judge(case("gla", "fwd"), {"o": right.values["o"] * 0 + 1e-40}, tiny).passed
+    assert not judge(case("gla", "fwd"), {"o": right.values["o"] * 0 + 1e-30}, tiny).passed
+
+
+def _unit_of_zero() -> numerics.Unit:
+    zero = torch.zeros(2, 65, 2, 8, dtype=torch.float64)
+    layout = gold(case("gla", "fwd")).layouts["o"]
+    budget = CONTRACTS["gla"].numerics
+    return numerics._unit(zero, zero[None], layout, torch.bfloat16, budget)
+
+
+@pytest.mark.parametrize("contract", sorted(CONTRACTS))
+def test_long_calls_are_judged_by_the_same_function(
+    contract: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chunked float64 gold of long calls, certified on every feature set of the grid."""
+    one = implementation(contract)
+    sets = {}
+    for level in ("L1", "L2"):
+        for found in grid(CONTRACTS[contract], one, level, "full"):
+            small = found.sizes["K"] == 16 and found.sizes["T"] in (65, 129)
+            if small and found.dtype == "bfloat16" and not found.features & {"gv", "beta_v"}:
+                sets.setdefault((level, found.features, found.regime), found)
+    monkeypatch.setattr(numerics, "PERTURBATIONS", 1)
+    for found in sets.values():
+        monkeypatch.setattr(numerics, "TOKEN_BY_TOKEN", 1024)
+        slow = gold_of(make_inputs(found))
+        monkeypatch.setattr(numerics, "TOKEN_BY_TOKEN", 0)
+        fast = gold_of(make_inputs(found))
+        for name, value in slow.values.items():
+            size = value.abs().max().clamp_min(1e-30) if value.numel() else 1.0
+            assert ((value - fast.values[name]) / size).abs().max() < 1e-10, (found.id, name)
