@@ -39,7 +39,7 @@ def _arguments(inputs: Inputs) -> Iterator[tuple[str, Tensor]]:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(torch.uint8)
+    return tensor.reshape(-1).contiguous().view(torch.uint8)
 
 
 IMMUT = Law("immut", "arguments are left as they are and are not returned", _check)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -60,7 +59,7 @@ def batch_repeats(
                 rows = {
                     name: tensor[index : index + 1]
                     for name, tensor in together.items()
-                    if _has_batch(one, name)
+                    if _has_batch(one, name if name in one.output_names else name[1:])
                 }
                 if found := disagreement(rows, alone, case.dtype, bits, list(rows)):
                     return f"in place {index} of a batch of {batch}, {found}"
@@ -74,8 +73,7 @@ def _of_batch(case: Case, batch: int) -> Case:
 
 
 def _has_batch(inputs: Inputs, name: str) -> bool:
-    base = name if name in inputs.output_names else name.removeprefix("d")
-    return any(axis_of(inputs, base, letter) is not None for letter in "BN")
+    return any(axis_of(inputs, name, letter) is not None for letter in "BN")
 
 
 def _repeated(inputs: Inputs, batch: int) -> Inputs:
@@ -84,7 +82,7 @@ def _repeated(inputs: Inputs, batch: int) -> Inputs:
             return tensor
         return torch.cat([tensor] * batch)
 
-    return mapped(replace(inputs), repeat)
+    return mapped(inputs, repeat)
 
 
 REPEAT = Law(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,6 +20,8 @@ from fla_conformance.witness import Witness, only
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.candidates import Candidate
 from fla_core.dispatch.runtime import RUNTIME
+
+Through = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Runner:
         inputs: Inputs,
         needs: Iterable[str] | None = None,
         grads: Mapping[str, Tensor] | None = None,
+        through: Through | None = None,
     ) -> Ran:
         """Run a call, in a backward case with its gradients.
 
@@ -112,6 +115,7 @@ class Runner:
             needs: inputs whose gradient is wanted; all by default.
             grads: incoming gradients by output, those left out stay None; ``inputs.grads`` by
                 default.
+            through: makes the call instead of ``inputs.run``, given its tensors by name.
 
         Raises:
             NotExecutedError: something else than the implementation computed it.
@@ -120,7 +124,7 @@ class Runner:
             self._witness = self._stack.enter_context(only(self.identity))
         self._witness.take()
         self.device.seed(inputs.case.seed)
-        ran = run_inputs(inputs, needs, grads)
+        ran = run_inputs(inputs, needs, grads, through)
         self.device.sync()
         seen = {run.direction: run.plan for run in self._witness.take()}
         for direction in ("forward", "backward") if ran.gradients else ("forward",):
@@ -153,14 +157,16 @@ def run_inputs(
     inputs: Inputs,
     needs: Iterable[str] | None = None,
     grads: Mapping[str, Tensor] | None = None,
+    through: Through | None = None,
 ) -> Ran:
     """Run a call through dispatch; see :meth:`Runner.run`."""
+    call = through or inputs.run
     if inputs.case.direction == "fwd":
         with torch.no_grad():
-            return Ran(inputs.run(), {}, "")
+            return Ran(call(inputs.present), {}, "")
     wanted = set(inputs.present if needs is None else needs)
     leaves = {n: t.detach().requires_grad_(n in wanted) for n, t in inputs.present.items()}
-    outputs = inputs.run(leaves)
+    outputs = call(leaves)
     given = inputs.grads if grads is None else grads
     roots = [name for name in outputs if name in given]
     found = torch.autograd.grad(

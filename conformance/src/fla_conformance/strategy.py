@@ -1,0 +1,226 @@
+"""Random cases inside a declared domain, built to satisfy it rather than filtered.
+
+:func:`build` makes every decision through a function ``pick``, which chooses from a list that holds
+only choices under which the rest can be completed. A seeded generator picks for samples, Hypothesis
+for its lane; the first choice of each list is the simplest, so that failing cases shrink.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import pairwise, product
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+
+from fla_conformance.case import REGIMES, Case, Direction
+from fla_conformance.draw import DELTA_FAMILY
+from fla_conformance.inputs import NEEDS, features_of
+from fla_conformance.reach import axis_range, fits, forms_of, optional, required, takes
+from fla_core.contracts import CONTRACTS
+from fla_core.domain import AxisRange
+from fla_core.plugins.api import Implementation
+
+Item = TypeVar("Item")
+Pick = Callable[[Sequence[Any]], Any]
+"""Chooses one of a list that is never empty."""
+
+WIDTHS = (1, 3, 8, 16, 17, 32, 60, 64)
+TOKENS = (1, 0, 2, 5, 15, 16, 17, 33, 63, 64, 65, 70)
+HEADS, GROUPS = (1, 2, 3), (1, 2, 4)
+BATCHES, SEQUENCES = (1, 0, 2, 3), (1, 2, 3, 5)
+CHUNKS = (None, 16, 32, 64)
+SEEDS = 2**16
+LOWER_BOUND = -5.0
+
+_LAST_RESORT = 4
+"""How many of an unusual range's own sizes are tried."""
+
+
+class Space:
+    """The cases of one implementation and direction.
+
+    Raises:
+        ValueError: nothing this small lies in the declared domain.
+    """
+
+    def __init__(self, implementation: Implementation, direction: Direction) -> None:
+        self.implementation, self.direction = implementation, direction
+        self.contract = CONTRACTS[implementation.contract]
+        self.domain = implementation.domain
+        self._known: dict[Any, list[Any]] = {}
+
+    @cached_property
+    def dtypes(self) -> list[str]:
+        """Dtypes of q that are served, the plainest first."""
+        order = ("float32", "bfloat16", "float16", "float64")
+        return [name for name in order if name in self.domain.dtypes]
+
+    @cached_property
+    def _optional(self) -> list[str]:
+        dropped = {"states"} if self.direction == "bwd" else set()
+        return [name for name in optional(self.contract, self.domain) if name not in dropped]
+
+    def build(self, pick: Pick) -> Case:
+        """Decide everything and return the case."""
+        form = pick(forms_of(self.contract.name))
+        bare = Case(
+            contract=self.contract.name,
+            direction=self.direction,
+            dtype=pick(self.dtypes),
+            form=form,
+            sizes={"B": 1, "T": 1, "H": 1, "HV": 1, "K": 1, "V": 1},
+        )
+        case = self._with_features(bare, pick)
+        case = self._with_sizes(case, pick)
+        case = case.but(
+            regime=pick(self._regimes), chunk_size=pick(CHUNKS), seed=pick(range(SEEDS))
+        )
+        return case.but(features=features_of(case))
+
+    @property
+    def _regimes(self) -> list[str]:
+        delta = self.contract.name in DELTA_FAMILY
+        return [name for name in REGIMES if delta or name != "parallel_keys"]
+
+    def _with_features(self, case: Case, pick: Pick) -> Case:
+        chosen = {name for name in self._optional if pick((False, True))}
+        chosen |= required(self.contract, self.domain)
+        features = self._closed(chosen, case.form)
+        packed = "varlen" in features
+        options = {"lower_bound": LOWER_BOUND} if "lower_bound" in features else None
+        return case.but(
+            features=frozenset(features - {"varlen", "gva"}),
+            lengths=(1,) if packed else None,
+            options=options,
+            sizes={**case.sizes, "HV": 2} if "gva" in features else case.sizes,
+        )
+
+    def _closed(self, chosen: set[str], form: str) -> set[str]:
+        """Add what features need; drop those whose needs are not served."""
+        kept = set()
+        for name in sorted(chosen):
+            wanted = self._with_needs({name})
+            if takes(self.contract, self.domain, frozenset(wanted | self._always(form))):
+                kept |= wanted
+        return kept | self._always(form)
+
+    def _with_needs(self, names: set[str]) -> set[str]:
+        found = set(names)
+        while True:
+            more = {NEEDS[name] for name in found if NEEDS.get(name) in self.contract.features}
+            if "gate" in found and "lower_bound" not in found:
+                more.add("A_log")
+            if "normalize" in found and self.direction == "bwd":
+                # Without a normaliser from before, the first token's output does not depend on q:
+                # its gradient is the dust of a sum that cancels, and dust has no unit.
+                more.add("initial_z")
+            if more <= found:
+                return found
+            found |= more
+
+    def _always(self, form: str) -> set[str]:
+        needed = set(required(self.contract, self.domain))
+        if self.contract.name == "gated_delta_rule" and form == "chunk":
+            needed |= {"g", "beta"}
+        return self._with_needs(needed)
+
+    def _with_sizes(self, case: Case, pick: Pick) -> Case:
+        grouped = case.sizes["HV"] != case.sizes["H"]
+        key = (case.dtype, case.features, case.lengths is None, grouped)
+        heads = self._once(("heads", *key), lambda: self._heads(case, grouped))
+        case = case.but(sizes={**case.sizes, **pick(heads)})
+        rows = self._once(("rows", *key, *case.sizes.items()), lambda: self._rows(case))
+        rows = pick(rows)
+        if case.lengths is None:
+            return case.but(sizes={**case.sizes, **rows})
+        lengths = _parts(rows["T"], rows["N"], pick)
+        return case.but(sizes={**case.sizes, "B": 1, "T": rows["T"]}, lengths=lengths)
+
+    def _once(self, key: Any, make: Callable[[], list[Any]]) -> list[Any]:
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def _heads(self, case: Case, grouped: bool) -> list[dict[str, int]]:
+        """Head counts and widths under which some batch and length are declared."""
+        found = []
+        # Of one key channel a normalised output keeps nothing, so that its gradients are dust too.
+        low = 2 if "normalize" in case.features and self.direction == "bwd" else 1
+        widths = [k for k in self._few("K") if k >= low]
+        for k, v, h in product(widths, self._few("V"), self._head_counts()):
+            for group in GROUPS[1:] if grouped else GROUPS[:1]:
+                sizes = {"H": h, "HV": h * group, "K": k, "V": v}
+                if self._rows(case.but(sizes={**case.sizes, **sizes}), first=True):
+                    found.append(sizes)
+        if not found:
+            raise ValueError(
+                f"{self.contract.name}#{self.implementation.variant}: no small sizes lie in the"
+                f" declared domain with {', '.join(sorted(case.features)) or 'no features'}"
+            )
+        return sorted(found, key=lambda s: s["K"] * s["V"] * s["HV"])
+
+    def _head_counts(self) -> list[int]:
+        counts = {*self._few("H", HEADS)}
+        if "HV" in self.contract.domain.axes:
+            counts.update(n for n in self._few("HV", HEADS) if n in self._range("H"))
+        return sorted(counts)
+
+    def _rows(self, case: Case, first: bool = False) -> list[dict[str, int]]:
+        """Batch sizes or numbers of sequences, with lengths."""
+        found = []
+        packed = case.lengths is not None
+        for tokens in self._few("T", TOKENS):
+            for count in self._few("N", SEQUENCES) if packed else self._few("B", BATCHES):
+                near = case.but(sizes={**case.sizes, "B": 1 if packed else count, "T": tokens})
+                if packed:
+                    near = near.but(lengths=(tokens, *[0] * (count - 1)))
+                if fits(near, self.implementation).ok:
+                    found.append({"T": tokens, "N" if packed else "B": count})
+                    if first:
+                        return found
+        return found
+
+    def _few(self, axis: str, preferred: Sequence[int] = WIDTHS) -> list[int]:
+        allowed = self._range(axis)
+        found = [size for size in preferred if size in allowed]
+        if found:
+            return found
+        high = max(256, allowed.low, *(allowed.choices or (0,))) + allowed.multiple_of
+        return list(allowed.sizes(high))[:_LAST_RESORT]
+
+    def _range(self, axis: str) -> AxisRange:
+        return axis_range(self.contract, self.domain, axis)
+
+
+def _parts(total: int, count: int, pick: Pick) -> tuple[int, ...]:
+    """``count`` lengths, zeros among them, that sum to ``total``."""
+    cuts = sorted(pick(range(total + 1)) for _ in range(count - 1))
+    return tuple(end - begin for begin, end in pairwise([0, *cuts, total]))
+
+
+def sample(implementation: Implementation, direction: Direction, count: int, seed: int) -> list[Case]:
+    """Seeded cases of a declared domain, the same in every process.
+
+    Raises:
+        ValueError: nothing this small lies in it.
+    """
+    space, draw = Space(implementation, direction), random.Random(seed)
+    return [space.build(draw.choice) for _ in range(count)]
+
+
+def cases(implementation: Implementation, direction: Direction) -> st.SearchStrategy[Case]:
+    """Hypothesis's cases of a declared domain.
+
+    Raises:
+        ValueError: nothing this small lies in it.
+    """
+    space = Space(implementation, direction)
+
+    @st.composite
+    def built(draw: st.DrawFn) -> Case:
+        return space.build(lambda items: draw(st.sampled_from(items)))
+
+    return built()
