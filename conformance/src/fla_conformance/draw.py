@@ -91,8 +91,10 @@ def _keys(shape: Shape, draw: Draw) -> Tensor:
 
 def _gate(shape: Shape, draw: Draw) -> Tensor:
     """Log decay, or the logits that a gate with a rate of about one turns into it."""
-    if "gate" in draw.features:
-        return _gate_logits(shape, draw)
+    return _gate_logits(shape, draw) if "gate" in draw.features else _log_decay(shape, draw)
+
+
+def _log_decay(shape: Shape, draw: Draw) -> Tensor:
     x = draw.normal(shape)
     if draw.regime == "long_memory":
         return -2e-4 * x.sigmoid()
@@ -141,8 +143,8 @@ _BY_NAME: dict[str, Callable[[Shape, Draw], Tensor]] = {
     "q": _queries,
     "k": _keys,
     "g": _gate,
-    "gk": _gate,
-    "gv": _gate,
+    "gk": _log_decay,
+    "gv": _log_decay,
     "g_gamma": _head_decay,
     "beta": _strength,
     "A_log": lambda shape, draw: draw.uniform(shape, -0.5, 0.5),

@@ -129,7 +129,8 @@ def _arguments(inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().view(torch.uint8)
+    # Flat first: an empty tensor may have strides that its bytes cannot be seen through.
+    return tensor.detach().reshape(-1).contiguous().view(torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)
