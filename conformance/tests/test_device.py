@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from plugins_in_process import implementation, installed
 
 from fla_conformance.device import DeviceAdapter
+from plugins_in_process import implementation, installed
 
 
 class Own(DeviceAdapter):

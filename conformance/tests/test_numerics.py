@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from plugins_in_process import implementation
 from torch import Tensor
 
 from fla_conformance import numerics
@@ -16,6 +15,7 @@ from fla_conformance.inputs import make_inputs
 from fla_conformance.numerics import Gold, gold, gold_of, judge
 from fla_core.contracts import CONTRACTS
 from fla_core.reference.oracle import oracle
+from plugins_in_process import implementation
 
 SIZES = {"B": 2, "T": 65, "H": 2, "HV": 2, "K": 16, "V": 8}
 STATES = ("initial_state", "final_state")

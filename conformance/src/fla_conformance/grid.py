@@ -11,7 +11,7 @@ from pathlib import Path
 from fla_conformance.case import Case, Direction
 from fla_conformance.fitting import Fitting
 from fla_conformance.inputs import features_of
-from fla_conformance.risks import Risk, risks
+from fla_conformance.risks import STATES, Risk, risks
 from fla_core.contract import Contract
 from fla_core.plugins.api import Implementation
 
@@ -19,6 +19,7 @@ CI_EXTRA = 6
 """How many cases beyond those of every budget ``ci`` draws, for each implementation and level."""
 
 _DIRECTIONS: dict[str, tuple[Direction, ...]] = {"L1": ("fwd",), "L2": ("bwd",)}
+_LEFT_OUT = tuple(map(frozenset, ((), STATES[:1], STATES[1:], STATES)))
 _STANDARD = {"B": 2, "T": 65, "H": 2, "HV": 2, "K": 16, "V": 8}
 
 
@@ -71,9 +72,13 @@ def _fitted(
     for risk in risks(contract, own):
         if direction == "bwd" and not risk.backward:
             continue
-        case = fitting.fit(_case(contract, risk, direction, risk.form or own))
-        if case is not None:
-            yield case, risk.core
+        wanted = _case(contract, risk, direction, risk.form or own)
+        # Nearly all cases carry states, and few are about them.
+        for left_out in _LEFT_OUT:
+            case = fitting.fit(wanted.but(features=wanted.features - left_out))
+            if case is not None:
+                yield case, risk.core
+                break
 
 
 def _case(contract: Contract, risk: Risk, direction: Direction, form: str) -> Case:

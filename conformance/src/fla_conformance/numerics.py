@@ -8,10 +8,10 @@ accept who stores these inputs in this dtype::
     unit(S)  = max( rms_S(spread),  u_out rms_S(gold) )
     pass iff   rms_S(answer - gold) <= c_S unit(S)   for every S, and finite wherever gold is
 
-Inputs are moved by no less than ``sqrt(n)`` half units in the last place of the accumulator, n the
-longest sum of the call: where inputs are as precise as the sums (float32), a sum of n terms rounds
-n times, and that is what shows. Under 16 bits it never does. Where torch may round float32 factors
-to TensorFloat32, so does this.
+Inputs are moved by no less than ``sqrt(2 n)`` half units in the last place of the accumulator, n the
+terms of the sums over tokens, key channels and value channels, each multiplied and added: where
+inputs are as precise as the sums (float32), it is their roundings that show. Under 16 bits they
+never do. Where torch may round float32 factors to TensorFloat32, so does this.
 
 S is a *block*, all of one sequence (or batch row) and head, and a *row*, one token and head: the
 first sees what is wrong everywhere, the second what is wrong in one place. The budgets c are the
@@ -114,11 +114,11 @@ def _least_move(inputs: Inputs) -> float:
     if case.dtype == "float32" and torch.get_float32_matmul_precision() != "highest":
         return _HALF_ULP_TF32
     longest = max(case.lengths, default=0) if case.lengths is not None else case.sizes["T"]
-    terms = max(longest, case.sizes["K"], case.sizes["V"])
+    terms = longest + case.sizes["K"] + case.sizes["V"]
     accumulator = getattr(torch, case.definition.numerics.accumulate)
     if case.dtype == "float64":
         accumulator = torch.float64
-    return math.sqrt(terms) * half_ulp(accumulator)
+    return math.sqrt(2 * terms) * half_ulp(accumulator)
 
 
 _SIZE = 256
