@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fla_conformance import numerics
+import fla_conformance.gold as gold_module
 from fla_conformance.case import Case
 from fla_conformance.grid import grid
 from fla_conformance.inputs import make_inputs
@@ -154,11 +154,11 @@ def test_below_the_smallest_number_nothing_relative_is_asked() -> None:
     assert not judge(case("gla", "fwd"), {"o": right.values["o"] * 0 + 1e-30}, tiny).passed
 
 
-def _unit_of_zero() -> numerics.Unit:
+def _unit_of_zero() -> gold_module.Unit:
     zero = torch.zeros(2, 65, 2, 8, dtype=torch.float64)
     layout = gold(case("gla", "fwd")).layouts["o"]
     budget = CONTRACTS["gla"].numerics
-    return numerics._unit(zero, zero[None], layout, torch.bfloat16, budget)
+    return gold_module._unit(zero, zero[None], layout, torch.bfloat16, budget)
 
 
 @pytest.mark.parametrize("contract", sorted(CONTRACTS))
@@ -173,11 +173,11 @@ def test_long_calls_are_judged_by_the_same_function(
             small = found.sizes["K"] == 16 and found.sizes["T"] in (65, 129)
             if small and found.dtype == "bfloat16" and not found.features & {"gv", "beta_v"}:
                 sets.setdefault((level, found.features, found.regime), found)
-    monkeypatch.setattr(numerics, "PERTURBATIONS", 1)
+    monkeypatch.setattr(gold_module, "PERTURBATIONS", 1)
     for found in sets.values():
-        monkeypatch.setattr(numerics, "TOKEN_BY_TOKEN", 1024)
+        monkeypatch.setattr(gold_module, "TOKEN_BY_TOKEN", 1024)
         slow = gold_of(make_inputs(found))
-        monkeypatch.setattr(numerics, "TOKEN_BY_TOKEN", 0)
+        monkeypatch.setattr(gold_module, "TOKEN_BY_TOKEN", 0)
         fast = gold_of(make_inputs(found))
         for name, value in slow.values.items():
             size = value.abs().max().clamp_min(1e-30) if value.numel() else 1.0

@@ -151,8 +151,7 @@ def test_the_reference_does_not_compute_in_its_name() -> None:
     assert "chunk_gla has no implementation for this call" in result.detail
 
 
-def test_an_answer_from_before_is_no_result() -> None:
-    """A plan that calls forward but whose backward is never asked."""
+def test_what_never_ran_is_missed() -> None:
     with installed(implementation("gla")) as (target,):
         inputs = make_inputs(CASE)
         with only(target.implementation) as witness:

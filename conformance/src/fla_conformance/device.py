@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,7 +52,8 @@ class DeviceAdapter:
     def poison(self) -> Iterator[None]:
         """Have torch hand out memory that is full of NaN while the block lasts.
 
-        That is its deterministic mode; operators without a deterministic form only warn.
+        That is a part of its deterministic mode; operators without a deterministic form run all the
+        same. A claim of determinism is therefore no matter for this block.
         """
         settings: Any = torch.utils.deterministic
         fill = settings.fill_uninitialized_memory
@@ -60,7 +62,9 @@ class DeviceAdapter:
         torch.use_deterministic_algorithms(True, warn_only=True)
         settings.fill_uninitialized_memory = True
         try:
-            yield
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message=".*deterministic")
+                yield
         finally:
             settings.fill_uninitialized_memory = fill
             torch.use_deterministic_algorithms(mode, warn_only=warn_only)

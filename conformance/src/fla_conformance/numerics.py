@@ -1,78 +1,29 @@
 """How right an answer is: its error in units of what the inputs' own rounding does.
 
-Gold is the token recurrence in float64 on the inputs as they were rounded to their dtypes, with its
-gradients. Eight times more it runs on inputs multiplied by ``1 + u xi``, xi uniform in [-1, 1] and
-u half a unit in the last place of the input's dtype; how far that moves gold is what anybody must
-accept who stores these inputs in this dtype::
+::
 
-    unit(S)  = max( rms_S(spread),  u_out rms_S(gold) )
     pass iff   rms_S(answer - gold) <= c_S unit(S)   for every S, and finite wherever gold is
-
-Inputs are moved by no less than ``sqrt(2 n)`` half units in the last place of the accumulator, n the
-terms of the sums over tokens, key channels and value channels, each multiplied and added: where
-inputs are as precise as the sums (float32), it is their roundings that show. Under 16 bits they
-never do. Where torch may round float32 factors to TensorFloat32, so does this.
 
 S is a *block*, all of one sequence (or batch row) and head, and a *row*, one token and head: the
 first sees what is wrong everywhere, the second what is wrong in one place. The budgets c are the
-contract's. A row's limit is never below that of its block: no single row must be better than the
-block need be on average. Otherwise gradients that vanish for a reason of structure (of a gate of
--1e4, of a query that its own normaliser cancels) and rows of one number, whose spread may be small
-by chance, would ask for more digits than arithmetic has. A *margin* is the error over its limit: at
+contract's; :mod:`fla_conformance.gold` has the units. A *margin* is the error over its limit: at
 most 1 passes.
 """
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from fla_conformance.blocks import Layout
 from fla_conformance.case import Case
-from fla_conformance.inputs import Inputs, make_inputs
+from fla_conformance.gold import Gold, Unit, gold, gold_of, gradient_name
 from fla_conformance.result import Margin
-from fla_core.call import Call
 from fla_core.contract import Numerics
-from fla_core.reference.oracle import oracle
 
-PERTURBATIONS = 8
-"""Enough that a block which moves as one, such as the gradients of gates under long memory, is not
-by chance measured with a short rule: of |t| with 3 degrees of freedom 2.8 % lie beyond 4, with 8
-0.4 %."""
-
-TOKEN_BY_TOKEN = 1024
-"""Longest call of which gold is computed token by token."""
-
-Named = dict[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What an error is measured in, for each block and for each row of one tensor."""
-
-    block: Tensor
-    row: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Gold:
-    """What is right, in float64 on the CPU.
-
-    Attributes:
-        values: outputs by name, and gradients as ``dq``.
-        units: unit of each.
-        layouts: blocks and rows of each.
-    """
-
-    values: Mapping[str, Tensor]
-    units: Mapping[str, Unit]
-    layouts: Mapping[str, Layout]
+__all__ = ["Gold", "Judgement", "Unit", "gold", "gold_of", "gradient_name", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,166 +44,6 @@ class Judgement:
     def passed(self) -> bool:
         """True when every tensor is within its limits."""
         return not self.failure
-
-
-def gradient_name(name: str) -> str:
-    """``"dq"`` for the gradient of ``q``."""
-    return f"d{name}"
-
-
-def half_ulp(dtype: torch.dtype) -> float:
-    """Largest relative error of rounding to a dtype."""
-    return torch.finfo(dtype).eps / 2
-
-
-_HALF_ULP_TF32 = 2.0**-11
-
-
-def _least_move(inputs: Inputs) -> float:
-    """What accumulating costs even where the inputs are exact."""
-    case = inputs.case
-    if case.dtype == "float32" and torch.get_float32_matmul_precision() != "highest":
-        return _HALF_ULP_TF32
-    longest = max(case.lengths, default=0) if case.lengths is not None else case.sizes["T"]
-    terms = longest + case.sizes["K"] + case.sizes["V"]
-    accumulator = getattr(torch, case.definition.numerics.accumulate)
-    if case.dtype == "float64":
-        accumulator = torch.float64
-    return math.sqrt(2 * terms) * half_ulp(accumulator)
-
-
-_SIZE = 256
-_cache: OrderedDict[str, Gold] = OrderedDict()
-
-
-def gold(case: Case) -> Gold:
-    """Gold and units of a case; the last 256 are kept, so that siblings share them."""
-    key = f"{case.id} {torch.get_float32_matmul_precision()}"
-    found = _cache.pop(key, None)
-    if found is None:
-        found = gold_of(make_inputs(case), case.key)
-        if len(_cache) >= _SIZE:
-            _cache.popitem(last=False)
-    _cache[key] = found
-    return found
-
-
-def gold_of(inputs: Inputs, seed: int = 0) -> Gold:
-    """Gold and units of any inputs; gradients too when ``inputs.grads`` is not empty.
-
-    Calls longer than 1024 tokens use the chunked reference in float64 through dispatch: it is the
-    same function to 1e-10, which a test certifies at every feature of the grid; what only the
-    recurrence serves (gates and strengths of value channels) stays token by token.
-    """
-    tensors = {name: t.detach().cpu() for name, t in inputs.present.items()}
-    incoming = {name: t.detach().cpu() for name, t in inputs.grads.items()}
-    exact = {name: t.double() for name, t in tensors.items()}
-    seeds = {name: t.double() for name, t in incoming.items()}
-    runs = [(exact, seeds)]
-    generator = torch.Generator().manual_seed(seed)
-    least = _least_move(inputs)
-
-    def moved(given: Named) -> Named:
-        return {name: _moved(t, least, generator) for name, t in given.items()}
-
-    runs += [(moved(tensors), moved(incoming)) for _ in range(PERTURBATIONS)]
-    evaluate = _by_chunks if _is_long(inputs) else _by_token
-    variants = evaluate(_on_host(inputs), runs)
-    dtypes = {**_output_dtypes(inputs), **{gradient_name(n): t.dtype for n, t in tensors.items()}}
-    values = {name: x[0] for name, x in variants.items()}
-    packed = inputs.cu_seqlens
-    bounds = None if packed is None else tuple(packed.tolist())
-    layouts = {name: Layout(inputs.letters(name), bounds) for name in values}
-    budget = inputs.case.definition.numerics
-    units = {
-        name: _unit(x[0], x[1:] - x[0], layouts[name], dtypes[name], budget)
-        for name, x in variants.items()
-    }
-    return Gold(values, units, layouts)
-
-
-def _moved(tensor: Tensor, least: float, generator: torch.Generator) -> Tensor:
-    x = tensor.double()
-    xi = 2 * torch.rand(x.shape, generator=generator, dtype=x.dtype) - 1
-    return x * (1 + max(half_ulp(tensor.dtype), least) * xi)
-
-
-def _is_long(inputs: Inputs) -> bool:
-    return inputs.case.sizes["T"] > TOKEN_BY_TOKEN and not inputs.features & {"gv", "beta_v"}
-
-
-def _on_host(inputs: Inputs) -> Inputs:
-    packed = inputs.cu_seqlens
-    return replace(inputs, cu_seqlens=None if packed is None else packed.cpu())
-
-
-def _output_dtypes(inputs: Inputs) -> dict[str, torch.dtype]:
-    q = inputs.present["q"].dtype
-    state = torch.float64 if q == torch.float64 else torch.float32
-    outputs = inputs.case.definition.outputs_for(inputs.features)
-    return {spec.name: state if spec.dtype == "state" else q for spec in outputs}
-
-
-Run = tuple[Named, Named]
-Mean = Callable[[Tensor], Tensor]
-
-
-def _by_token(inputs: Inputs, runs: list[Run]) -> Named:
-    """All runs at once: the recurrence's cost is Python's, not arithmetic's."""
-    tensors = {name: torch.stack([run[0][name] for run in runs]) for name in runs[0][0]}
-    if runs[0][1]:
-        tensors = {name: t.requires_grad_() for name, t in tensors.items()}
-    names = list(tensors)
-    absent = dict.fromkeys(inputs.tensors)
-
-    def run(*given: Tensor) -> Named:
-        call: Call = inputs.call_with({**absent, **dict(zip(names, given, strict=True))})
-        return oracle(call)
-
-    outputs = vmap(run)(*tensors.values())
-    if not runs[0][1]:
-        return dict(outputs)
-    incoming = {name: torch.stack([run[1][name] for run in runs]) for name in runs[0][1]}
-    return _with_gradients(outputs, tensors, incoming)
-
-
-def _by_chunks(inputs: Inputs, runs: list[Run]) -> Named:
-    found = []
-    for tensors, incoming in runs:
-        leaves = {name: t.requires_grad_(bool(incoming)) for name, t in tensors.items()}
-        outputs = inputs.run(leaves, backend="reference")
-        found.append(_with_gradients(outputs, leaves, incoming) if incoming else outputs)
-    return {name: torch.stack([run[name] for run in found]) for name in found[0]}
-
-
-def _with_gradients(outputs: Named, leaves: Named, incoming: Named) -> Named:
-    pairs = [(out, incoming[name]) for name, out in outputs.items() if out.requires_grad]
-    roots, seeds = [out for out, _ in pairs], [seed for _, seed in pairs]
-    gradients = torch.autograd.grad(roots, list(leaves.values()), seeds, allow_unused=True)
-    found = {name: out.detach() for name, out in outputs.items()}
-    for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True):
-        found[gradient_name(name)] = torch.zeros_like(leaf) if gradient is None else gradient
-    return found
-
-
-def _unit(
-    value: Tensor, moves: Tensor, layout: Layout, dtype: torch.dtype, budget: Numerics
-) -> Unit:
-    squares = moves.square().mean(0)
-
-    def unit(mean: Mean) -> Tensor:
-        rounding = half_ulp(dtype) * mean(value.square()).sqrt()
-        return torch.maximum(mean(squares).sqrt(), rounding).clamp_min(smallest(dtype))
-
-    block, row = unit(layout.block_mean), unit(layout.row_mean)
-    limit = layout.to_rows(block, row) * (budget.block / budget.token)
-    return Unit(block, torch.maximum(row, limit))
-
-
-def smallest(dtype: torch.dtype) -> float:
-    """What a dtype may flush to zero: no relative error is asked for below that."""
-    info = torch.finfo(dtype)
-    return info.smallest_normal * (info.eps / 2 if dtype == torch.float16 else 1.0)
 
 
 def judge(case: Case, got: Mapping[str, Tensor], right: Gold) -> Judgement:

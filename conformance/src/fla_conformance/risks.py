@@ -100,7 +100,8 @@ def _everyday(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
     yield Risk(base, lengths=PACKED[0], dtype="float32")
     yield Risk(base - {"initial_state"}, lengths=PACKED[0])
     if "gva" in contract.features:
-        yield Risk(base, {"H": 1, "HV": 4}, core=True)
+        yield Risk(base, {"H": 2, "HV": 4}, core=True)
+        yield Risk(base, {"H": 1, "HV": 4})
         yield Risk(base, {"B": 1, "H": 2, "HV": 4}, lengths=PACKED[3])
         yield Risk(base, {"B": 1, "H": 3, "HV": 3, "K": 17})
 
@@ -154,7 +155,14 @@ def _features(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
         form = "recurrent" if lacks else ""
         yield Risk(features, options=options, backward=backward, form=form, core=core)
         if core:
-            yield Risk(features, lengths=PACKED[0], options=options, backward=backward, form=form)
+            yield Risk(
+                features,
+                lengths=PACKED[0],
+                options=options,
+                backward=backward,
+                form=form,
+                core=plus == "reverse",  # each sequence by itself, not the row
+            )
         if "gate" in features:
             yield Risk(features, regime="resets", options=options, backward=backward)
             yield Risk(features, regime="long_memory", options=options, backward=backward)
