@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.testing._internal.optests.generate_tests import OpCheckError
 
 import fla_core.torch_ops  # noqa: F401  (defines the torch operators)
-
 from fla_conformance.case import Case
 from fla_conformance.inputs import Inputs, operator_of
 from fla_conformance.laws import checks_of
@@ -117,7 +116,10 @@ CLAIMS: dict[str, Law] = {
     law.name: law
     for law in (
         Law(
-            "deterministic", "fifty runs of a call give the same bits", repeats(50, True), level="L4"
+            "deterministic",
+            "fifty runs of a call give the same bits",
+            repeats(50, True),
+            level="L4",
         ),
         Law(
             "batch_invariant",
@@ -176,4 +178,3 @@ def checks(
 def _unprovable(name: str) -> Law:
     text = f"there is no such claim as {name!r}; provable are {', '.join(CLAIMS)}"
     return Law(name, "an unknown claim", lambda case, runner: text, level="L4")
-

@@ -6,6 +6,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,10 +109,8 @@ def _drive(examine: Callable[[Case], None], strategy: object, examples: int, num
     test = seed(number)(options(given(strategy)(examine)))  # type: ignore[arg-type]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HypothesisWarning)
-        try:
+        with suppress(_Failed):  # it is on record
             test()
-        except _Failed:
-            pass  # it is on record
 
 
 def _expected(case: Case, target: Target, expectations: Expectations | None) -> bool:

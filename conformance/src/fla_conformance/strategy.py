@@ -147,8 +147,8 @@ class Space:
     def _heads(self, case: Case, grouped: bool) -> list[dict[str, int]]:
         """Head counts and widths under which some batch and length are declared."""
         found = []
-        # Of one key channel a normalised output keeps nothing, so that its gradients are dust too.
-        low = 2 if "normalize" in case.features and self.direction == "bwd" else 1
+        # Normalising a single channel leaves a sign: what remains of it and its gradient is dust.
+        low = 2 if {"normalize", "l2norm"} & case.features else 1
         widths = [k for k in self._few("K") if k >= low]
         for k, v, h in product(widths, self._few("V"), self._head_counts()):
             for group in GROUPS[1:] if grouped else GROUPS[:1]:
@@ -201,7 +201,9 @@ def _parts(total: int, count: int, pick: Pick) -> tuple[int, ...]:
     return tuple(end - begin for begin, end in pairwise([0, *cuts, total]))
 
 
-def sample(implementation: Implementation, direction: Direction, count: int, seed: int) -> list[Case]:
+def sample(
+    implementation: Implementation, direction: Direction, count: int, seed: int
+) -> list[Case]:
     """Seeded cases of a declared domain, the same in every process.
 
     Raises:

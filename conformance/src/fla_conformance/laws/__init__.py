@@ -28,7 +28,6 @@ from fla_core.plugins.api import Implementation
 
 if TYPE_CHECKING:
     from fla_conformance.result import Result
-    from fla_conformance.run import Target
 
 LAWS: dict[str, Law] = {
     law.name: law

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fla_conformance.case import Case
 from fla_conformance.fitting import DTYPES, Fitting
-from fla_conformance.inputs import contradiction
+from fla_conformance.inputs import contradiction, features_of
 from fla_conformance.laws.law import Law
 from fla_conformance.reach import fits, forms_of, optional, required
 from fla_core.contract import Contract
@@ -80,6 +80,8 @@ def _configurations(
             case = case.but(sizes={**case.sizes, "B": 1, "T": sum(lengths)}, lengths=lengths)
         case = _with_features(case, required(contract, implementation.domain), names, usable)
         fitted = Fitting(implementation).fit(case)
+        if fitted is not None:
+            fitted = fitted.but(features=features_of(fitted))
         if fitted is not None and fitted.id not in seen and _speaks(law, fitted, implementation):
             seen.add(fitted.id)
             yield fitted
@@ -103,8 +105,7 @@ def _speaks(law: Law, case: Case, implementation: Implementation) -> bool:
     """Whether a case is one the law speaks of."""
     if law.direction == "bwd" and case.direction == "fwd" and not law.outputs_too:
         return False
-    features = case.features | ({"varlen"} if case.lengths is not None else set())
-    if not law.needs <= features or law.avoids & features or contradiction(case):
+    if not law.needs <= case.features or law.avoids & case.features or contradiction(case):
         return False
     if law.speaks_of is not None and not law.speaks_of(case):
         return False

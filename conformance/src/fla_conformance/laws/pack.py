@@ -12,13 +12,16 @@ from fla_conformance.laws.cut import axis_of, sequence
 from fla_conformance.laws.law import Law, NotExecutedError
 from fla_conformance.laws.runner import Ran, Runner
 
+_NEEDS = frozenset({"varlen"})
+
 
 def _check(case: Case, runner: Runner) -> str | None:
     lengths = case.lengths or ()
     inputs = runner.inputs(case)
     packed = runner.run(inputs)
-    for index, length in enumerate(lengths):
-        one = case.but(lengths=None, sizes={**case.sizes, "T": length})
+    dense = case.but(lengths=None, features=case.features - _NEEDS)
+    for length in lengths:
+        one = dense.but(sizes={**case.sizes, "T": length})
         if not runner.takes(one):
             raise NotExecutedError(f"a sequence of {length} tokens alone is not declared")
     alone = [runner.run(sequence(inputs, index)) for index in range(len(lengths))]
@@ -41,7 +44,6 @@ def _together(inputs: Inputs, alone: list[Ran]) -> dict[str, Tensor]:
     return found
 
 
-_NEEDS = frozenset({"varlen"})
 _AVOIDS = frozenset({"states"})
 
 PACK = Law(

@@ -72,7 +72,9 @@ def _other(identity: Identity, special: Inputs) -> Inputs:
     contract, case = CONTRACTS[identity.contract], special.case
     given = {**_common(special), **identity.arguments(special)}
     kept = special.features & {"varlen", "final_state"}
-    features = kept | {spec.name for spec in contract.inputs if spec.optional and spec.name in given}
+    features = kept | {
+        spec.name for spec in contract.inputs if spec.optional and spec.name in given
+    }
     forms = forms_of(contract.name)
     same = case.but(
         contract=contract.name,
