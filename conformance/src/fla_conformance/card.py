@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, partial
 from typing import Any
 
 from fla_conformance.result import Outcome, Result
@@ -30,6 +30,10 @@ CLAIMS = frozenset({"deterministic", "graph_capture", "batch_invariant"})
 
 TIMEOUT = 180.0
 """Seconds a plugin may take to be imported and probed in a fresh interpreter."""
+
+
+Look = Callable[[str], dict[str, Any]]
+"""Asks a fresh interpreter to ``load``, ``clean`` or ``probe``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,9 @@ class Subject:
 def plugin_results(record: PluginRecord, device: str) -> Iterator[Result]:
     """The checks of the plugin as a whole, carried out; the first that fails is the last."""
     subject = Subject.of(record, device)
-    for name, look in _PLUGIN_CHECKS.items():
-        problem = look(subject)
+    look = cache(partial(_look, subject))  # two checks read the same answer
+    for name, check in _PLUGIN_CHECKS.items():
+        problem = check(look, subject)
         outcome = Outcome.FAIL_LAW if problem else Outcome.PASS
         yield Result(f"plugin/{name}", record.name, "L0", outcome, detail=problem, law=name)
         if problem:
@@ -105,38 +110,37 @@ def _callable_problem(target: Any) -> str:
     return "" if callable(found) else f"{target} is a {type(found).__name__}, not a function"
 
 
-def _card(subject: Subject) -> str:
-    found = _look(subject, "load")
+def _card(look: Look, subject: Subject) -> str:
+    found = look("load")
     return str(found.get("ended") or found.get("problem", ""))
 
 
-def _discovery(subject: Subject) -> str:
-    loaded = sorted(TOOLCHAINS.intersection(_look(subject, "load").get("modules", ())))
+def _discovery(look: Look, subject: Subject) -> str:
+    loaded = sorted(TOOLCHAINS.intersection(look("load").get("modules", ())))
     return f"importing {subject.target} loads {', '.join(loaded)}" if loaded else ""
 
 
-def _clean(subject: Subject) -> str:
-    found = _look(subject, "clean")
+def _clean(look: Look, subject: Subject) -> str:
+    found = look("clean")
     if ended := found.get("ended", ""):
         return str(ended)
     changes = found.get("changes", [])
     return f"loading the plugin changes {'; '.join(changes)}" if changes else ""
 
 
-def _probe(subject: Subject) -> str:
-    found = _look(subject, "probe")
+def _probe(look: Look, subject: Subject) -> str:
+    found = look("probe")
     return str(found.get("ended") or found.get("problem", ""))
 
 
-_PLUGIN_CHECKS: Mapping[str, Callable[[Subject], str]] = {
+_PLUGIN_CHECKS: Mapping[str, Callable[[Look, Subject], str]] = {
     "card": _card,
     "discovery": _discovery,
-    "clean-import": _clean,
     "probe": _probe,
+    "clean-import": _clean,
 }
 
 
-@lru_cache(maxsize=32)
 def _look(subject: Subject, what: str) -> dict[str, Any]:
     """Ask a fresh interpreter; ``ended`` says how it ended if it gave no answer."""
     command = [sys.executable, "-m", "fla_conformance.fresh", what, subject.name, subject.target]

@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from inspect import getattr_static
 from typing import Any
 
 from fla_core.plugins.api import Device
@@ -94,9 +95,10 @@ def _snapshot(torch: Any) -> dict[str, Any]:
         owner = torch
         for part in filter(None, place.split(".")):
             owner = getattr(owner, part)
-        for name, value in vars(owner).items():
-            if callable(value) or isinstance(value, (staticmethod, classmethod, property)):
-                found[".".join(filter(None, ("torch", place, name)))] = value
+        # Of a class also what it inherits: a new attribute may hide that.
+        members = dir(owner) if isinstance(owner, type) else list(vars(owner))
+        for name in members:
+            found[".".join(filter(None, ("torch", place, name)))] = getattr_static(owner, name)
     return found
 
 

@@ -21,33 +21,33 @@ _CHARACTER = 6.6
 
 
 def text(standings: list[Standing], contract: str) -> str:
-    """What the badge of one contract says: its best implementation for each dtype and level.
+    """What the badge of one contract says: what all of its implementations reach, for each dtype.
 
     ``kda@1 · L3 bf16 fp16 · L2 fp32 · sm90 · 1 xfail``
 
     Raises:
         LookupError: the report has nothing on that contract.
     """
-    best = best_by_dtype(standings, contract)
-    revision, arch = best[0].revision, best[0].arch
+    weakest = lowest_by_dtype(standings, contract)
+    revision, arch = weakest[0].revision, weakest[0].arch
     parts = [f"{contract}@{revision}"]
     for level in (*reversed(LEVELS), ""):
-        found = [standing for standing in best if standing.level == level]
+        found = [standing for standing in weakest if standing.level == level]
         if found:
             dtypes = " ".join(filter(None, (short(standing.dtype) for standing in found)))
             parts.append(f"{level or 'no level'} {dtypes}".strip())
-    xfails = sum(standing.xfails for standing in best)
+    xfails = sum(standing.xfails for standing in weakest)
     return " · ".join([*parts, arch, *([f"{xfails} xfail"] if xfails else [])])
 
 
 def render(standings: list[Standing], contract: str) -> str:
     """The SVG."""
-    best = best_by_dtype(standings, contract)
-    lowest = min((standing.level for standing in best), default="")
+    weakest = lowest_by_dtype(standings, contract)
+    colour = COLOURS[min(standing.level for standing in weakest)]
     message = text(standings, contract)
     widths = [round(len(part) * _CHARACTER + 14) for part in (LABEL, message)]
     template = environment().get_template("badge.svg.j2")
-    return template.render(label=LABEL, message=message, widths=widths, colour=COLOURS[lowest])
+    return template.render(label=LABEL, message=message, widths=widths, colour=colour)
 
 
 def file_name(plugin: str, contract: str) -> str:
@@ -62,18 +62,20 @@ def short(dtype: str) -> str:
     return SHORT_DTYPES.get(dtype, dtype)
 
 
-def best_by_dtype(standings: list[Standing], contract: str) -> list[Standing]:
-    """For each dtype the implementation that stands highest, the first by name among equals.
+def lowest_by_dtype(standings: list[Standing], contract: str) -> list[Standing]:
+    """For each dtype the implementation that stands lowest, the first by name among equals.
+
+    Dispatch may choose any of them, so a contract is only as good as the weakest.
 
     Raises:
         LookupError: the report has nothing on that contract.
     """
-    best: dict[str, Standing] = {}
+    lowest: dict[str, Standing] = {}
     for standing in standings:
         if standing.contract == contract:
-            other = best.setdefault(standing.dtype, standing)
-            if standing.level > other.level:
-                best[standing.dtype] = standing
-    if not best:
+            other = lowest.setdefault(standing.dtype, standing)
+            if standing.level < other.level:
+                lowest[standing.dtype] = standing
+    if not lowest:
         raise LookupError(f"the report has nothing on contract {contract!r}")
-    return [best[dtype] for dtype in sorted(best)]
+    return [lowest[dtype] for dtype in sorted(lowest)]

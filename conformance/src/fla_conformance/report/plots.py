@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from fla_conformance.result import Outcome, Result
 from fla_core.domain import SHORT_DTYPES
@@ -13,8 +14,8 @@ from fla_core.domain import SHORT_DTYPES
 LOW, HIGH = 1e-3, 10.0
 """Ends of the axis in error over limit; what lies outside is drawn at the end."""
 
-LEFT, WIDTH, RIGHT = 96, 560, 76
-ROW, DOT = 34, 2.6
+LEFT, WIDTH, RIGHT = 84, 868, 76
+ROW, TOP = 30, 22
 _BIN = 4.0
 _LAYERS = (0, -1, 1, -2, 2)
 
@@ -76,13 +77,18 @@ def position(margin: float) -> float:
 
 def _plot(implementation: str, strips: dict[str, list[Result]]) -> Plot:
     drawn = tuple(
-        _strip(label, 14 + ROW * (index + 0.5), rows)
-        for index, (label, rows) in enumerate(sorted(strips.items()))
+        _strip(label, TOP + ROW * (index + 0.5), rows)
+        for index, (label, rows) in enumerate(sorted(strips.items(), key=_by_dtype_forward_first))
     )
     decades = range(round(math.log10(LOW)), round(math.log10(HIGH)) + 1)
     ticks = tuple((position(10.0**n), f"{10.0**n:g}") for n in decades)
-    height = 14 + ROW * len(drawn) + 24
+    height = TOP + ROW * len(drawn) + 24
     return Plot(implementation, drawn, ticks, position(1.0), LEFT + WIDTH + RIGHT, height)
+
+
+def _by_dtype_forward_first(strip: tuple[str, Any]) -> tuple[str, bool]:
+    dtype, _, direction = strip[0].partition(" ")
+    return dtype, direction != "fwd"
 
 
 def _strip(label: str, y: float, rows: list[Result]) -> Strip:
