@@ -41,6 +41,8 @@ TEST_TOOLS = (
     "pytest-xdist",
 )
 TEST_TIMEOUT_SECONDS = 300
+# Long enough that a worker a core pays; by file, since fixtures build wheels once a module.
+PARALLEL = ("fla_core", "conformance", "examples")
 
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "venv"
@@ -63,8 +65,10 @@ def run_pytest(session: nox.Session, folder: str, *args: str) -> None:
     otherwise be taken for an empty namespace package of the same name.
     """
     selected = args or (f"{folder}/tests",)
-    timeout = f"--timeout={TEST_TIMEOUT_SECONDS}"
-    in_dev(session, "pytest", f"--rootdir={folder}", timeout, *selected, *session.posargs)
+    options = [f"--rootdir={folder}", f"--timeout={TEST_TIMEOUT_SECONDS}"]
+    if folder in PARALLEL:
+        options += ["-n", "auto", "--dist", "loadfile"]
+    in_dev(session, "pytest", *options, *selected, *session.posargs)
 
 
 def run_every_pytest(session: nox.Session, folders: Iterable[str]) -> None:
@@ -193,9 +197,3 @@ def tests(session: nox.Session) -> None:
 def example(session: nox.Session) -> None:
     """Train the small character model; arguments go to it."""
     in_dev(session, "python", require(session, "examples/char_lm.py"), *session.posargs)
-
-
-@nox.session(venv_backend="none", requires=["dev"], default=False)
-def bench(session: nox.Session) -> None:
-    """Measure the operators; arguments go to ``fla-kernels bench``."""
-    in_dev(session, "fla-kernels", "bench", *session.posargs)
