@@ -137,6 +137,7 @@ def test_other_levels_and_budgets_are_refused(level: str, budget: Any, message: 
         (AxisRange(16, 64, 16), 17, 32),
         (AxisRange(0, 64, 16), 100, 64),
         (AxisRange(512), 3, 512),
+        (AxisRange(0, None, 512), 3, 512),
     ],
 )
 def test_the_nearest_allowed_size(allowed: AxisRange, wanted: int, found: int) -> None:

@@ -91,6 +91,6 @@ def nearest(allowed: AxisRange, wanted: int) -> int:
     """The smallest allowed size that is not below the wanted one, else the largest."""
     if wanted in allowed:
         return wanted
-    sizes = list(allowed.sizes(max(2 * wanted, allowed.low, *allowed.choices, 256)))
+    sizes = list(allowed.sizes(max(2 * wanted, allowed.low + allowed.multiple_of, *allowed.choices)))
     above = [size for size in sizes if size >= wanted]
     return min(above) if above else max(sizes, default=wanted)
