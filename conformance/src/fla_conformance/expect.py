@@ -67,6 +67,7 @@ _COMPARE = {
     ">": operator.gt,
     "<": operator.lt,
 }
+_OF_IMPLEMENTATION = ("implementation", "variant", "op", "revision")
 _WORDS: dict[str, tuple[str, ...] | None] = {
     "id": None,
     "implementation": None,
@@ -136,6 +137,12 @@ class Expectation:
         """True when every selector agrees with a check."""
         facts = _facts(implementation, row_id, level, law, case)
         return all(_agrees(name, wanted, facts.get(name)) for name, wanted in self.select.items())
+
+    def concerns(self, implementation: str) -> bool:
+        """True when it can select checks of an implementation."""
+        facts = _facts(implementation, "", "", "", {})
+        told = {name: self.select[name] for name in _OF_IMPLEMENTATION if name in self.select}
+        return all(_agrees(name, wanted, facts[name]) for name, wanted in told.items())
 
     def applies(self, here: Surroundings) -> bool:
         """True when the entry speaks of this place."""

@@ -110,7 +110,7 @@ class _Child:
             env=child_environment(),
         )
         orders = {
-            "request": asdict(prepared.request),
+            "request": {**asdict(prepared.request), "op": keys[0][0]},
             "device": prepared.device,
             "keys": keys,
         }

@@ -115,8 +115,12 @@ class Prepared:
             return []
         # Whether an entry selects anything must not depend on how this run was narrowed.
         whole = replace(self.settings, level="L4", budget="full")
-        everything = tasks(_targets(self.record.name, self.device), whole)
-        return entries.problems(date.today(), everything)
+        concerned = [
+            target
+            for target in _targets(self.record.name, self.device)
+            if any(entry.concerns(target.implementation) for entry in entries.entries)
+        ]
+        return entries.problems(date.today(), tasks(concerned, whole))
 
 
 def find_plugin(name: str) -> PluginRecord:
@@ -182,7 +186,7 @@ def load_here(request: Request, device: str) -> Prepared:
     else:
         listed = tasks(chosen, settings, request.only)
     if not listed and (request.only or request.case):
-        raise RunError(f"no check matches {request.only or request.case}")
+        raise RunError(f"no check matches {request.only or str(request.case)!r}")
     return Prepared(request, record, device, arch, settings, tuple(listed))
 
 
