@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from fla_conformance.cli import ladder, promote, render, run
+from fla_conformance.cli import faults, ladder, promote, render, run
 
 app = typer.Typer(
     name="fla-conformance",
@@ -26,6 +26,7 @@ for command in (
     render.badge,
     render.draft,
     promote.promote,
+    faults.faults,
 ):
     app.command()(command)
 

@@ -86,6 +86,24 @@ def progress(total: int) -> Iterator[Callable[[Result], None]]:
         yield tell
 
 
+@contextmanager
+def counting(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal's stderr; yields what to call with the name of each step."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("[dim]{task.description}", markup=True),
+        console=console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        line = bar.add_task("", total=total)
+        yield lambda name: bar.update(line, advance=1, description=name)
+
+
 def show(to: Console, report: Report) -> None:
     """Print where the implementations stand and what failed."""
     from fla_conformance.report.pages import reproduce

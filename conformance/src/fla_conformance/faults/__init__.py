@@ -7,7 +7,7 @@ takes the way of any plugin. The suite must fail every one of them, at every cas
 from __future__ import annotations
 
 from fla_conformance.faults.fault import Fault
-from fla_conformance.faults.hunt import Finding, Sighting, hunt, hunt_all, hunts
+from fla_conformance.faults.hunt import Finding, Sighting, hunt, hunts
 from fla_conformance.faults.table import FAULTS
 
-__all__ = ["FAULTS", "Fault", "Finding", "Sighting", "hunt", "hunt_all", "hunts"]
+__all__ = ["FAULTS", "Fault", "Finding", "Sighting", "hunt", "hunts"]

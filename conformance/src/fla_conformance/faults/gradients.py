@@ -26,7 +26,7 @@ from fla_core.lowerings import Outputs
 
 
 def _graded(name: str, factor: float) -> Maths:
-    return lambda call: right(call.but(**{name: regraded(call.tensors[name], factor)}))
+    return lambda call: right(call.but(**{name: regraded(getattr(call, name), factor)}))
 
 
 def _of_input(name: str, label: str, what: str, factor: float) -> Fault:
@@ -87,7 +87,7 @@ def _first_member(name: str) -> Maths:
 
     def maths(call: Call) -> Outputs:
         whole = right(call)
-        frozen = right(call.but(**{name: call.tensors[name].detach()}))
+        frozen = right(call.but(**{name: getattr(call, name).detach()}))
         return {n: torch.cat([x[:1], frozen[n][1:]]) for n, x in whole.items()}
 
     return maths

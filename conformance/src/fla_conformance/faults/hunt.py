@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -17,7 +17,8 @@ from fla_conformance.faults.plant import planted
 from fla_conformance.faults.table import FAULTS
 from fla_conformance.grid import grid
 from fla_conformance.inputs import make_inputs
-from fla_conformance.laws import LAWS, checks_of
+from fla_conformance.laws import LAWS, checks_of, laws_for, run_law
+from fla_conformance.laws.cases import cases_for
 from fla_conformance.levels import LEVELS
 from fla_conformance.numerics import gold, gradient_name, judge
 from fla_conformance.result import Outcome
@@ -65,11 +66,13 @@ class Finding:
         contract: where it was planted.
         sightings: every check that could tell it: cases whose mutated gold fails, and checks of
             the laws that the fault names.
+        laws: laws that fail as well, where they were asked.
     """
 
     fault: str
     contract: str
     sightings: tuple[Sighting, ...]
+    laws: tuple[str, ...] = ()
 
     @property
     def missed(self) -> tuple[Sighting, ...]:
@@ -103,19 +106,21 @@ def hunts(op: str = "*", name: str = "*") -> Iterator[tuple[Fault, Contract]]:
                     yield fault, contract
 
 
-def hunt(fault: Fault, contract: Contract, budget: str = "ci") -> Finding:
+def hunt(fault: Fault, contract: Contract, budget: str = "ci", every_law: bool = False) -> Finding:
     """Plant a fault, find the cases that discriminate it, and run each of them.
 
     Args:
         fault: what to plant.
         contract: where.
         budget: ``"ci"`` stops after a few discriminating cases, ``"full"`` runs all there are.
+        every_law: ask every law, too, whether it sees the fault; costs a hundred times as much.
     """
     enough = ENOUGH if budget == "ci" else None
     with planted(fault, contract) as target:
         look = _by_gold if fault.unruly is None else _by_laws
         found = tuple(islice(look(fault, contract, target, budget), enough))
-    return Finding(fault.name, contract.name, found)
+        laws = tuple(_failing_laws(contract, target)) if every_law else ()
+    return Finding(fault.name, contract.name, found, laws)
 
 
 def _by_gold(fault: Fault, contract: Contract, target: Target, budget: str) -> Iterator[Sighting]:
@@ -139,6 +144,14 @@ def _by_laws(fault: Fault, contract: Contract, target: Target, budget: str) -> I
         yield Sighting(check.id, check.level, result.outcome, result.detail)
 
 
+def _failing_laws(contract: Contract, target: Target) -> Iterator[str]:
+    for law in laws_for(contract):
+        for case in cases_for(law, contract, target.declaration):
+            if run_law(law, case, target).outcome in CAUGHT:
+                yield law.name
+                break
+
+
 def discriminates(fault: Fault, case: Case) -> bool:
     """Whether the fault's own function, in float64, fails the case."""
     return not judge(case, mutated_gold(fault, case), gold(case)).passed
@@ -157,8 +170,3 @@ def mutated_gold(fault: Fault, case: Case) -> dict[str, Tensor]:
         found = vjp([outputs[name] for name in roots], leaves, seeds)
         values.update({gradient_name(name): gradient for name, gradient in found.items()})
     return values
-
-
-def hunt_all(pairs: Iterable[tuple[Fault, Contract]], budget: str = "ci") -> Iterator[Finding]:
-    """Hunt one after another."""
-    return (hunt(fault, contract, budget) for fault, contract in pairs)

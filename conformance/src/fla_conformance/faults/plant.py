@@ -30,15 +30,11 @@ def implementation(fault: Fault, contract: Contract) -> Implementation:
         variant=fault.name,
         forward=forward,
         backward=backward,
-        domain=Domain(dtypes=contract.domain.dtypes, features=_served(contract)),
+        domain=Domain(dtypes=contract.domain.dtypes, features=contract.domain.features),
         forms=tuple(dict.fromkeys(form for _, form in contract.public)),
         strided=fault.strided,
         claims=fault.claims,
     )
-
-
-def _served(contract: Contract) -> dict[str, str]:
-    return dict(contract.domain.features)
 
 
 @contextmanager
