@@ -147,6 +147,21 @@ def test_what_cannot_be_compared_fails_and_says_why() -> None:
     )
 
 
+def test_where_gold_is_not_finite_nothing_is_asked() -> None:
+    inputs = make_inputs(case("gla"))
+    inputs.present["v"][0, 60, 0, 0] = float("inf")
+    right = gold_of(inputs)
+    assert not right.values["o"][0, 60, 0, 0].isfinite()
+    answer = {name: x.nan_to_num(7.0) for name, x in right.values.items()}
+    assert judge(case("gla"), answer, right).passed
+    assert not judge(case("gla"), {**answer, "o": answer["o"] * 1.02}, right).passed
+
+
+def test_gold_has_gradients_whatever_the_mode() -> None:
+    with torch.no_grad():
+        assert "dq" in gold_of(make_inputs(case())).values
+
+
 def test_below_the_smallest_number_nothing_relative_is_asked() -> None:
     right = gold(case("gla", "fwd"))
     tiny = Gold({"o": right.values["o"] * 0}, {"o": _unit_of_zero()}, {"o": right.layouts["o"]})

@@ -111,6 +111,7 @@ def gold(case: Case) -> Gold:
     return found
 
 
+@torch.enable_grad()
 def gold_of(inputs: Inputs, seed: int = 0) -> Gold:
     """Gold and units of any inputs; gradients too when ``inputs.grads`` is not empty.
 
@@ -212,6 +213,7 @@ def _with_gradients(outputs: Named, leaves: Named, incoming: Named) -> Named:
 def _unit(
     value: Tensor, moves: Tensor, layout: Layout, dtype: torch.dtype, budget: Numerics
 ) -> Unit:
+    value, moves = (torch.where(x.isfinite(), x, 0.0) for x in (value, moves))
     squares = moves.square().mean(0)
 
     def unit(mean: Mean) -> Tensor:
