@@ -1,0 +1,165 @@
+"""The command ``fla-conformance``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fla_conformance.case import Case
+from fla_conformance.cli import app
+from fla_conformance.report import Report
+from fla_conformance.result import Outcome
+from fla_conformance.stream import Stream
+from rows import case, margin, plugin_row, report, row
+
+ONE = "reference:linear_attn#chunk"
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def invoke(*words: str) -> Result:
+    return CliRunner().invoke(app, words, env={"COLUMNS": "200"}, catch_exceptions=False)
+
+
+BAD = row("L2", Outcome.FAIL_NUMERIC, of=case(seed=3), margin=margin(3.0))
+
+
+@pytest.fixture
+def bad_report(tmp_path: Path) -> Path:
+    path = tmp_path / "bad.json"
+    report(plugin_row(), row("L1", margin=margin(0.5)), BAD).write(path)
+    return path
+
+
+def test_run_writes_every_form_of_report() -> None:
+    files = ("--json", "out/r.json", "--html", "r.html", "--junit", "r.xml", "--markdown", "r.md")
+    done = invoke("run", "reference", "--op", ONE, "--level", "l1", "--budget", "2", *files)
+    assert done.exit_code == 0, done.output
+    assert "7 pass" in done.output
+    found = Report.read(Path("out/r.json"))
+    assert found.ok
+    assert {s.level for s in found.standings} == {"L1"}
+    assert found.header["argv"][0] == "fla-conformance"
+    for name in ("r.html", "r.xml", "r.md"):
+        assert ONE in Path(name).read_text()
+    assert Path(".fla-conformance/.gitignore").read_text() == "*\n"
+    assert Path(".fla-conformance/reference-cpu.jsonl").exists()
+
+
+def test_run_of_what_failed_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = ("--expect", "e.toml")
+    Path("e.toml").write_text(
+        '[[expect]]\nselect = { implementation = "reference:linear_attn#chunk", level = "L1" }\n'
+        'outcome = "crash"\nkind = "bug"\nreason = "x"\nexpires = 2999-01-01\n'
+    )
+    only = ("--only", "linear_attn*", "--budget", "1", "--level", "L1")
+    done = invoke("run", "reference", "--op", ONE, *only, *wrong)
+    assert done.exit_code == 1
+    assert "xpass" in done.output
+    assert "--only linear_attn@" in done.output
+    saved = list(Path(".fla-conformance/cases").glob("*.json"))
+    assert len(saved) == 1
+    again = invoke("run", "reference", "--op", ONE, "--case", str(saved[0]))
+    assert again.exit_code == 0, again.output
+    assert "narrowed or cut short" in again.output
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("run", "nobody"), "there is no plugin 'nobody'; installed are reference"),
+        (("run", "reference", "--level", "L7"), "must be one of L0, L1, L2, L3, L4, got 'L7'"),
+        (("run", "reference", "--budget", "0"), "must be ci, full or a number of cases, got '0'"),
+        (("run", "reference", "--case", "absent.json"), "absent.json holds no case"),
+        (("report", "absent.json"), "absent.json is not a fla-conformance-report/1"),
+        (("promote", "x.json"), "either --plugin NAME or --to FOLDER"),
+    ],
+)
+def test_questions_that_cannot_be_understood(words: tuple[str, ...], problem: str) -> None:
+    done = invoke(*words)
+    assert done.exit_code == 2
+    assert problem in " ".join(done.output.replace("│", " ").split())
+    assert "Traceback" not in done.output
+
+
+def test_report_prints_and_renders(bad_report: Path) -> None:
+    done = invoke("report", str(bad_report))
+    assert done.exit_code == 1
+    assert BAD.id in done.output
+    assert "2 pass, 1 fail.numeric" in done.output
+    invoke("report", str(bad_report), "--html", "x.html", "--cases", "cases")
+    assert BAD.id in Path("x.html").read_text()
+    (saved,) = Path("cases").glob("*.json")
+    assert Case.from_json(json.loads(saved.read_text())) == case(seed=3)
+
+
+def test_report_of_a_run_cut_short(bad_report: Path) -> None:
+    stream = Stream.new(Path("run.jsonl"), {**report().header, "complete": False})
+    stream.end(row("L1"))
+    stream.begin(("acme:gla#chunk", "L1", "gla"))
+    done = invoke("report", "run.jsonl")
+    assert done.exit_code == 1
+    assert "narrowed or cut short" in done.output
+
+
+def test_badge_is_computed_from_the_report(bad_report: Path) -> None:
+    done = invoke("badge", str(bad_report), "--out", "badges")
+    assert done.exit_code == 0
+    assert done.output.startswith("gla@")
+    assert done.output.strip().endswith("· L1 bf16 · n1")
+    assert done.output.strip() in Path("badges/acme-gla.svg").read_text()
+    assert invoke("badge", str(bad_report), "--op", "kda").exit_code == 2
+
+
+def test_draft_leaves_the_reason_open(bad_report: Path) -> None:
+    text = invoke("draft", str(bad_report)).output
+    assert BAD.id in text
+    assert 'reason  = ""' in text
+
+
+def test_promote_copies_a_case_into_the_folder() -> None:
+    found = case(seed=5)
+    Path("found.json").write_text(json.dumps(found.to_json()))
+    done = invoke("promote", "found.json", "--to", "here")
+    assert done.exit_code == 0
+    assert found.id in done.output
+    (path,) = Path("here/promoted").glob("gla-fwd-*.json")
+    assert Case.from_json(json.loads(path.read_text())) == found
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"contract": "rwkv"}, "contract must be one of linear_attn"),
+        ({"dtype": "int8"}, "dtype must be one of"),
+        ({"regime": "wild"}, "regime must be one of plain"),
+        ({"features": ["magic"]}, "gla has no feature 'magic'"),
+        ({"colour": 1}, "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_promote_refuses_what_is_no_case(changes: dict[str, object], problem: str) -> None:
+    Path("found.json").write_text(json.dumps({**case().to_json(), **changes}))
+    done = invoke("promote", "found.json", "--to", "here")
+    assert done.exit_code == 2
+    assert problem in done.output
+    assert not Path("here").exists()
+
+
+def test_ladder_names_the_next_step() -> None:
+    done = invoke("ladder", "reference", "--op", ONE, "--level", "L1", "--budget", "1")
+    assert done.exit_code == 0, done.output
+    assert "■■□□□ L1" in done.output
+
+
+def test_starting_it_loads_no_torch() -> None:
+    import subprocess
+
+    program = "import sys, fla_conformance.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
