@@ -13,11 +13,11 @@ from fla_conformance.case import Case
 from fla_conformance.expect import (
     ExpectationError,
     Expectations,
-    Surroundings,
     draft,
     load,
 )
 from fla_conformance.result import Outcome, Result
+from fla_conformance.selectors import Surroundings
 from rows import case, row
 
 HERE = Surroundings("gfx942", "cuda:0", {"triton": "3.4.0", "torch": "2.8.0+rocm"})

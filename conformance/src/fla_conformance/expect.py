@@ -20,8 +20,6 @@ failure: its domain has to say so.
 
 from __future__ import annotations
 
-import operator
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,13 +27,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-from fla_conformance.case import REGIMES
-from fla_conformance.levels import LEVELS, contract_of, revision_of
 from fla_conformance.result import Outcome, Result
-from fla_core.contracts import CONTRACTS
-from fla_core.domain import AXES, SHORT_DTYPES
+from fla_conformance.selectors import (
+    OF_IMPLEMENTATION,
+    Surroundings,
+    agrees,
+    facts,
+    holds,
+    place_problem,
+    selector_problem,
+)
 from fla_core.errors import FlaError
 
 if sys.version_info >= (3, 11):
@@ -58,29 +59,6 @@ OUTCOMES = frozenset(
 """Outcomes one may expect. A refusal is not among them: that is what the domain is for."""
 
 _KEYS = {"select", "where", "outcome", "kind", "reason", "issue", "expires", "witness"}
-_COMPARISON = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+)")
-_COMPARE = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    "!=": operator.ne,
-    ">": operator.gt,
-    "<": operator.lt,
-}
-_OF_IMPLEMENTATION = ("implementation", "variant", "op", "revision")
-_WORDS: dict[str, tuple[str, ...] | None] = {
-    "id": None,
-    "implementation": None,
-    "variant": None,
-    "law": None,
-    "op": tuple(CONTRACTS),
-    "direction": ("fwd", "bwd"),
-    "dtype": (*SHORT_DTYPES.values(), *SHORT_DTYPES),
-    "form": ("chunk", "recurrent", "parallel"),
-    "level": LEVELS,
-    "regime": REGIMES,
-}
-"""Selectors by name with the words they take, None for any."""
 
 
 class ExpectationError(FlaError, ValueError):
@@ -92,15 +70,6 @@ class ExpectationError(FlaError, ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.path, self.problems)
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Where a run takes place, as far as ``where`` can ask for it."""
-
-    arch: str
-    device: str
-    distributions: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +104,18 @@ class Expectation:
 
     def selects(self, implementation: str, row_id: str, level: str, law: str, case: Any) -> bool:
         """True when every selector agrees with a check."""
-        facts = _facts(implementation, row_id, level, law, case)
-        return all(_agrees(name, wanted, facts.get(name)) for name, wanted in self.select.items())
+        told = facts(implementation, row_id, level, law, case)
+        return all(agrees(name, wanted, told.get(name)) for name, wanted in self.select.items())
 
     def concerns(self, implementation: str) -> bool:
         """True when it can select checks of an implementation."""
-        facts = _facts(implementation, "", "", "", {})
-        told = {name: self.select[name] for name in _OF_IMPLEMENTATION if name in self.select}
-        return all(_agrees(name, wanted, facts[name]) for name, wanted in told.items())
+        told = facts(implementation, "", "", "", {})
+        asked = {name: self.select[name] for name in OF_IMPLEMENTATION if name in self.select}
+        return all(agrees(name, wanted, told[name]) for name, wanted in asked.items())
 
     def applies(self, here: Surroundings) -> bool:
         """True when the entry speaks of this place."""
-        return all(_holds(name, wanted, here) for name, wanted in self.where.items())
+        return all(holds(name, wanted, here) for name, wanted in self.where.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +238,7 @@ def _entry_problems(item: Mapping[str, Any]) -> Iterable[str]:
         yield f"select must be a table with at least one selector, got {select!r}"
     else:
         for name, value in select.items():
-            yield from _selector_problem(name, value)
+            yield from selector_problem(name, value)
     known = sorted(outcome.value for outcome in OUTCOMES)
     if item.get("outcome") not in known:
         yield f"outcome must be one of {', '.join(known)}, got {item.get('outcome')!r}"
@@ -288,84 +257,4 @@ def _entry_problems(item: Mapping[str, Any]) -> Iterable[str]:
         yield f"where must be a table, got {where!r}"
     else:
         for name, value in where.items():
-            yield from _place_problem(name, value)
-
-
-def _selector_problem(name: str, value: Any) -> Iterable[str]:
-    if name in AXES or name == "revision":
-        text = isinstance(value, str) and _COMPARISON.fullmatch(value.strip())
-        sizes = value if isinstance(value, list) else [value]
-        if not text and not all(type(size) is int for size in sizes):
-            yield f"select.{name} must be a size, a list of sizes or such as '>=256', got {value!r}"
-    elif name == "features":
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            yield f"select.features must be a list of feature names, got {value!r}"
-    elif name in _WORDS:
-        words = _WORDS[name]
-        for word in value if isinstance(value, list) else [value]:
-            if not isinstance(word, str) or (words is not None and word not in words):
-                allowed = "a string" if words is None else f"one of {', '.join(words)}"
-                yield f"select.{name} must be {allowed}, got {word!r}"
-    else:
-        known = ", ".join((*_WORDS, "revision", "features", *AXES))
-        yield f"select.{name} is not a selector, wants one of {known}"
-
-
-def _place_problem(name: str, value: Any) -> Iterable[str]:
-    if name in ("arch", "device"):
-        names = value if isinstance(value, list) else [value]
-        if not all(isinstance(item, str) for item in names):
-            yield f"where.{name} must be a name or a list of names, got {value!r}"
-    elif name.startswith("dist."):
-        try:
-            SpecifierSet(value)
-        except (InvalidSpecifier, AttributeError, TypeError):
-            yield f"where.{name!r} must be a version range such as '<3.5', got {value!r}"
-    else:
-        yield f'where.{name} is not known, wants arch, device or "dist.NAME"'
-
-
-def _facts(
-    implementation: str, row_id: str, level: str, law: str, case: Mapping[str, Any]
-) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        **case.get("sizes", {}),
-        "id": row_id,
-        "implementation": implementation,
-        "variant": implementation.partition("#")[2],
-        "level": level,
-        "law": law,
-        "op": contract_of(implementation),
-        "revision": revision_of(implementation),
-        "features": frozenset(case.get("features", ())),
-    }
-    if (lengths := case.get("lengths")) is not None:
-        facts["N"] = len(lengths)
-    for name in ("direction", "form", "regime"):
-        facts[name] = case.get(name)
-    facts["dtype"] = SHORT_DTYPES.get(case.get("dtype", ""))
-    return facts
-
-
-def _agrees(name: str, wanted: Any, fact: Any) -> bool:
-    if fact is None:
-        return False
-    if name == "features":
-        return bool(fact.issuperset(wanted))
-    if isinstance(wanted, str) and isinstance(fact, int):
-        comparison = _COMPARISON.fullmatch(wanted.strip())
-        assert comparison is not None, "checked when the file was read"
-        return bool(_COMPARE[comparison[1]](fact, int(comparison[2])))
-    options = wanted if isinstance(wanted, list) else [wanted]
-    if name == "dtype":
-        options = [SHORT_DTYPES.get(option, option) for option in options]
-    return fact in options
-
-
-def _holds(name: str, wanted: Any, here: Surroundings) -> bool:
-    if name in ("arch", "device"):
-        names = wanted if isinstance(wanted, list) else [wanted]
-        actual = here.arch if name == "arch" else here.device.partition(":")[0]
-        return actual in names
-    version = here.distributions.get(name.removeprefix("dist."))
-    return version is not None and SpecifierSet(wanted).contains(version, prereleases=True)
+            yield from place_problem(name, value)

@@ -13,11 +13,12 @@ from typing import Any
 from fla_conformance import card, suite
 from fla_conformance.case import Case
 from fla_conformance.cases import read_case
-from fla_conformance.expect import FILE_NAME, Expectations, Surroundings, load
+from fla_conformance.expect import FILE_NAME, Expectations, load
 from fla_conformance.levels import up_to
 from fla_conformance.report import Report
 from fla_conformance.report.header import distributions, header
 from fla_conformance.result import Outcome, Result
+from fla_conformance.selectors import Surroundings
 from fla_conformance.stream import Key, Past, Stream
 from fla_conformance.suite import Climb, Settings, Task, execute, matching, tasks
 from fla_core.dispatch.runtime import RUNTIME
