@@ -91,6 +91,7 @@ def nearest(allowed: AxisRange, wanted: int) -> int:
     """The smallest allowed size that is not below the wanted one, else the largest."""
     if wanted in allowed:
         return wanted
-    sizes = list(allowed.sizes(max(2 * wanted, allowed.low + allowed.multiple_of, *allowed.choices)))
+    highest = max(2 * wanted, allowed.low + allowed.multiple_of, *allowed.choices)
+    sizes = list(allowed.sizes(highest))
     above = [size for size in sizes if size >= wanted]
     return min(above) if above else max(sizes, default=wanted)
