@@ -6,12 +6,14 @@ backward may run on a thread that does not see the caller's policy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import FunctionCtx
 
 from fla_core.call import Call
@@ -55,7 +57,7 @@ class _Node(torch.autograd.Function):
         ctx.counts = len(tensors), len(residuals)
         ctx.save_for_backward(*tensors, *residuals, *base_outputs, _boundaries(bare))
         ctx.set_materialize_grads(False)
-        return outputs
+        return _writable(outputs, (*residuals, *base_outputs))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
@@ -76,6 +78,24 @@ class _Node(torch.autograd.Function):
         if torch.is_grad_enabled():
             found = _first_order_only(call, found, grads)
         return (None,) * 5 + tuple(found.get(name) for name in call.tensors)
+
+
+def _writable(outputs: tuple[Tensor, ...], kept: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Outputs that the caller may change in place.
+
+    Autograd refuses that for a view, though it be of memory that nobody else can reach; ``data`` is
+    the same memory without the relation. Where it is kept for backward the relation stays, as the
+    change must then be noticed.
+    """
+    if not any(output._is_view() for output in outputs):
+        return outputs
+    shared = {tensor.untyped_storage()._cdata for tensor in kept}
+    return tuple(
+        output.data
+        if output._is_view() and output.untyped_storage()._cdata not in shared
+        else output
+        for output in outputs
+    )
 
 
 def _with_tensors(bare: Call, tensors: Sequence[Tensor | None]) -> Call:
@@ -116,6 +136,46 @@ class _FirstOrderOnly(torch.autograd.Function):
         raise UnsupportedError(ctx.name, "differentiating a gradient again (second order)")
 
 
-def without_autocast(device_type: str) -> torch.autocast:
+transform_stack = torch._C._functorch.peek_interpreter_stack
+
+
+def refuse_transforms(operator: str, tensors: Iterable[Tensor | None]) -> None:
+    """Refuse what would otherwise compute silently without derivative or batch rule."""
+    if transform_stack() is not None:
+        raise UnsupportedError(
+            operator,
+            "a torch.func transform (vmap, grad, jvp, vjp)",
+            "torch.autograd for gradients, the batch axis B for batching",
+        )
+    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise UnsupportedError(operator, "forward-mode differentiation", "reverse mode")
+
+
+def device_type(tensors: tuple[Tensor | None, ...]) -> str:
+    """Device type of q; what is no tensor counts as on the host until the checks name it."""
+    q = tensors[0]
+    return q.device.type if isinstance(q, Tensor) else "cpu"
+
+
+def autocasts(device_type: str) -> bool:
+    """Whether the caller's autocast concerns this device; some (meta) know none."""
+    return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
+
+
+def cast_for_autocast(
+    tensors: tuple[Tensor | None, ...], device_type: str
+) -> tuple[Tensor | None, ...]:
+    """Cast float32 members of q, k, v (the first three) to the autocast dtype, differentiably."""
+    dtype = torch.get_autocast_dtype(device_type)
+    cast = [
+        t.to(dtype) if isinstance(t, Tensor) and t.dtype == torch.float32 else t
+        for t in tensors[:3]
+    ]
+    return (*cast, *tensors[3:])
+
+
+def without_autocast(device_type: str) -> AbstractContextManager[Any]:
     """Implementations see the dtypes they were given, whatever the caller's autocast says."""
+    if not torch.amp.is_autocast_available(device_type):
+        return nullcontext()
     return torch.autocast(device_type, enabled=False)

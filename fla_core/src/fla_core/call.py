@@ -59,6 +59,8 @@ class Call:
     hints: Hints = NO_HINTS
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "tensors":  # copying asks before there are any tensors
+            raise AttributeError(name)
         try:
             return self.tensors[name]
         except KeyError:

@@ -80,8 +80,12 @@ def _check_kinds(operator: str, contract: Contract, tensors: Mapping[str, Tensor
             raise DtypeError(
                 operator, spec.name, f"a tensor [{_letters(spec.shape)}]", _kind(value)
             )
-        elif value.layout != torch.strided:
-            raise DtypeError(operator, spec.name, "a dense (strided) tensor", str(value.layout))
+        elif value.layout != torch.strided or value.is_nested:
+            raise DtypeError(operator, spec.name, "a dense (strided) tensor", _layout(value))
+
+
+def _layout(tensor: Tensor) -> str:
+    return "a nested tensor" if tensor.is_nested else str(tensor.layout)
 
 
 def _letters(shape: str) -> str:

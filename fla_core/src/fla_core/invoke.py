@@ -15,18 +15,25 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
-from fla_core.autograd import differentiable_call, without_autocast
+from fla_core.autograd import (
+    autocasts,
+    cast_for_autocast,
+    device_type,
+    differentiable_call,
+    refuse_transforms,
+    transform_stack,
+    without_autocast,
+)
 from fla_core.call import NO_HINTS, Call, Hints
 from fla_core.check import check_scale
 from fla_core.dispatch import on_reset, policy_text
-from fla_core.errors import DtypeError, UnsupportedError
+from fla_core.errors import DtypeError
 from fla_core.execute import run_forward
 from fla_core.prepare import Operator, Prepared, checked_call, packed_sequences, prepare
 
 Outputs = tuple[Tensor, ...]
 
 _any_autocast = torch._C._is_any_autocast_enabled
-_transform_stack = torch._C._functorch.peek_interpreter_stack
 
 _MEMO_SIZE = 4096
 _memo: dict[tuple[Any, ...], Prepared] = {}
@@ -63,7 +70,7 @@ def invoke(
         return invoke_traced(
             operator, tensors, flags, scale, cu_seqlens, cu_seqlens_cpu, backend, options, hints
         )
-    if _any_autocast() and torch.is_autocast_enabled(device := _device_type(tensors)):
+    if _any_autocast() and autocasts(device := device_type(tensors)):
         tensors = cast_for_autocast(tensors, device)
         with without_autocast(device):
             return invoke(
@@ -94,7 +101,8 @@ def invoke(
             ],
         )
         prepared = _memo.get(key)
-    except (AttributeError, TypeError):  # something that is no tensor: the checks will name it
+    # Something that is no tensor, or one without a shape: the checks will name it.
+    except (AttributeError, RuntimeError, TypeError):
         key = prepared = None
     if prepared is None:
         if not isinstance(policy, str):
@@ -104,8 +112,8 @@ def invoke(
             _memo.clear()
         if key is not None:
             _memo[key] = prepared
-    if _transform_stack() is not None or forward_ad._current_level >= 0:
-        _refuse_transforms(operator, tensors)
+    if transform_stack() is not None or forward_ad._current_level >= 0:
+        refuse_transforms(operator.title, tensors)
     seqlens = None
     if cu_seqlens is not None or cu_seqlens_cpu is not None:
         seqlens = packed_sequences(operator.title, cu_seqlens, cu_seqlens_cpu, tensors[0])
@@ -167,32 +175,3 @@ def _prepare(
     prepared = prepare(operator, named, on, cu_seqlens, policy, needs)
     prepared.options = dict(zip(operator.contract.options, options, strict=True))
     return prepared
-
-
-def _device_type(tensors: tuple[Tensor | None, ...]) -> str:
-    q = tensors[0]
-    return q.device.type if isinstance(q, Tensor) else "cpu"
-
-
-def cast_for_autocast(
-    tensors: tuple[Tensor | None, ...], device_type: str
-) -> tuple[Tensor | None, ...]:
-    """Cast float32 members of q, k, v (the first three) to the autocast dtype, differentiably."""
-    dtype = torch.get_autocast_dtype(device_type)
-    cast = [
-        t.to(dtype) if isinstance(t, Tensor) and t.dtype == torch.float32 else t
-        for t in tensors[:3]
-    ]
-    return (*cast, *tensors[3:])
-
-
-def _refuse_transforms(operator: Operator, tensors: tuple[Tensor | None, ...]) -> None:
-    """Refuse what would otherwise compute silently without derivative or batch rule."""
-    if _transform_stack() is not None:
-        raise UnsupportedError(
-            operator.title,
-            "a torch.func transform (vmap, grad, jvp, vjp)",
-            "torch.autograd for gradients, the batch axis B for batching",
-        )
-    if any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-        raise UnsupportedError(operator.title, "forward-mode differentiation", "reverse mode")

@@ -117,10 +117,15 @@ def state_v_first(call: Call) -> Call:
     return call if state is None else call.but(initial_state=state.transpose(-1, -2))
 
 
+def _own(view: Tensor) -> Tensor:
+    """A contiguous copy; ``contiguous()`` returns the view itself where an axis has one entry."""
+    return view.clone(memory_format=torch.contiguous_format)
+
+
 def lift_state_v_first(outputs: Outputs, call: Call) -> Outputs:
     """The state leaves as ``[N, HV, V, K]``."""
     turned: Outputs = {
-        name: outputs[name].transpose(-1, -2).contiguous()
+        name: _own(outputs[name].transpose(-1, -2))
         for name in ("final_state", "states")
         if name in outputs
     }
@@ -180,6 +185,6 @@ def lift_normalize(outputs: Outputs, call: Call) -> Outputs:
     values, weight = wider[..., :-1], wider[..., -1:]
     lifted = {"o": (values / (weight + _NORMALISER_EPS)).to(o.dtype)}
     if "final_state" in call.features:
-        lifted["final_state"] = state[..., :-1].contiguous()
-    lifted["final_z"] = state[..., -1].unsqueeze(1).contiguous()
+        lifted["final_state"] = _own(state[..., :-1])
+    lifted["final_z"] = _own(state[..., -1].unsqueeze(1))
     return lifted

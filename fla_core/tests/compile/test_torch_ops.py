@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.autograd import forward_ad
 
 import fla_core
 from fla_core import ops
@@ -235,3 +236,38 @@ def test_differentiating_twice_is_refused() -> None:
     (first,) = torch.autograd.grad(outputs[0].sum(), args[0], create_graph=True)
     with pytest.raises(Exception, match=r"second order"):
         torch.autograd.grad(first.sum(), args[1])
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["all float32", "q bfloat16 already"])
+def test_autocast_means_what_it_means_eagerly(mixed: bool) -> None:
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return ops.chunk_retention(q, k, v, output_final_state=True)
+
+    q, k, v = plain(9)
+    inputs = (q.detach().bfloat16().requires_grad_() if mixed else q, k, v)
+    results = []
+    for run in (call, torch.compile(call, fullgraph=True, backend="aot_eager")):
+        o, state = run(*inputs)
+        results.append([o, state, *torch.autograd.grad(o.sum() + state.sum(), inputs)])
+    assert results[0][0].dtype == torch.bfloat16
+    for eager, compiled in zip(*results, strict=True):
+        assert compiled.dtype == eager.dtype
+        assert torch.equal(compiled, eager)
+
+
+def _jvp(call: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    return torch.compile(lambda y: torch.func.jvp(call, (y,), (torch.ones_like(y),)))(x)
+
+
+def _dual_level(call: Callable[[Tensor], Tensor], x: Tensor) -> Any:
+    with forward_ad.dual_level():
+        return torch.compile(call)(forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+@pytest.mark.parametrize("derive", [_jvp, _dual_level])
+def test_forward_mode_is_refused_rather_than_zero(derive: Callable[..., Any]) -> None:
+    q, k, v = (x.detach() for x in plain(9))
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=r"torch\.func transform|forward-mode"):
+        derive(lambda x: ops.chunk_retention(x, k, v)[0], q)

@@ -118,6 +118,23 @@ def test_outputs_own_their_memory(case: Case) -> None:
         assert all(torch.equal(inputs[n], want[n]) for n in want)
 
 
+SINGLE = [
+    Case("chunk_linear_attn", STATE, ("final_state", "normalize"), B=1, T=4, H=1, K=1, V=1),
+    Case("chunk_simple_gla", ("g", *STATE), ("final_state", "state_v_first"), T=4, K=1),
+    Case("fused_recurrent_gla", ("gk", *STATE), T=1),
+    Case("chunk_kda", ("beta", *STATE), T=1),
+]
+
+
+@pytest.mark.parametrize("case", [*CASES.values(), *SINGLE], ids=lambda case: case.op)
+def test_outputs_may_be_changed_in_place_before_backward(case: Case) -> None:
+    inputs = make_inputs(case)
+    want = evaluate(lambda c, x: {n: 3 * o for n, o in public_call(c, x).items()}, case, inputs)
+    got = evaluate(lambda c, x: {n: o.mul_(3) for n, o in public_call(c, x).items()}, case, inputs)
+    assert want.keys() == got.keys()
+    assert all(torch.equal(got[n], want[n]) for n in want)
+
+
 def in_threads(*jobs: object) -> list[BaseException | None]:
     """Run functions at the same time and return what each raised."""
     barrier, raised = threading.Barrier(len(jobs)), [None] * len(jobs)
