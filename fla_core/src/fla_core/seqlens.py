@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 _CACHE_SIZE = 64
-_cache: dict[int, tuple[weakref.ref[Tensor], int, SeqLens]] = {}
+_cache: dict[int, _Entry] = {}
 
 
 class SeqLens:
@@ -53,31 +55,59 @@ class SeqLens:
         return table
 
 
+class _Entry(NamedTuple):
+    tensor: weakref.ref[Tensor]
+    version: int
+    address: int
+    values: Tensor | None
+    seqlens: SeqLens
+
+    def describes(self, cu_seqlens: Tensor) -> bool:
+        return (
+            self.tensor() is cu_seqlens
+            and self.version == cu_seqlens._version
+            and self.address == _address(cu_seqlens)
+            and (self.values is None or torch.equal(self.values, cu_seqlens))
+        )
+
+
+def _address(tensor: Tensor) -> int:
+    # Assigning to ``data`` moves a tensor and leaves its version; a fake one lies nowhere.
+    return 0 if isinstance(tensor, FakeTensor) else tensor.data_ptr()
+
+
 def cached_seqlens(cu_seqlens: Tensor, host_copy: Tensor | None = None) -> SeqLens:
     """Return the SeqLens of a boundaries tensor, the same one until the tensor changes.
 
-    Recognised by identity and version, so that packing metadata costs one host copy a batch, not
-    one a layer. Tensors made in inference mode carry no version and are read anew each time.
+    Recognised by identity, version and address, so that packing metadata costs one host copy a
+    batch, not one a layer. On the host values are compared too: numpy writes without a version.
+    Tensors made in inference mode carry no version and are read anew each time.
     """
     if cu_seqlens.is_inference():
         return SeqLens(cu_seqlens, _tuple_of(host_copy))
     key = id(cu_seqlens)
     entry = _cache.get(key)
-    if entry is not None and entry[0]() is cu_seqlens and entry[1] == cu_seqlens._version:
-        return entry[2]
+    if entry is not None and entry.describes(cu_seqlens):
+        return entry.seqlens
     # The cached object keeps an alias: holding the tensor itself would keep it alive for ever. Its
     # entry goes with the tensor, or the tables of 64 past batches would stay on the device.
     seqlens = SeqLens(cu_seqlens.detach(), _tuple_of(host_copy))
     if len(_cache) >= _CACHE_SIZE:
         _cache.clear()
-    _cache[key] = (weakref.ref(cu_seqlens, _forget(key)), cu_seqlens._version, seqlens)
+    _cache[key] = _Entry(
+        weakref.ref(cu_seqlens, _forget(key)),
+        cu_seqlens._version,
+        _address(cu_seqlens),
+        cu_seqlens.detach().clone() if cu_seqlens.is_cpu else None,
+        seqlens,
+    )
     return seqlens
 
 
 def _forget(key: int) -> Callable[[object], None]:
     def forget(gone: object) -> None:
         entry = _cache.get(key)
-        if entry is not None and entry[0] is gone:
+        if entry is not None and entry.tensor is gone:
             _cache.pop(key, None)
 
     return forget

@@ -53,6 +53,7 @@ FAULTS: dict[str, tuple[Spoil, type[ContractError], str]] = {
     "list": (lambda x: x.tolist(), DtypeError, "list"),
     "array": (lambda x: x.numpy(), DtypeError, "array"),
     "sparse": (lambda x: x.to_sparse(), DtypeError, "sparse"),
+    "nested": (lambda x: torch.nested.nested_tensor(list(x)), DtypeError, "a nested tensor"),
     "double": (lambda x: x.double(), DtypeError, "float64"),
 }
 #: Not faults: sizes of q bind the letters; gates may be wide; A_log of KDA may have any shape.
@@ -123,7 +124,7 @@ def test_a_spoilt_tensor_is_named(contract: str, name: str, fault: str) -> None:
     spoil, kind, got = FAULTS[fault]
     shown, bad = spoilt(case, name, spoil)
     operator = getattr(ops, case.op)
-    with refused(case, kind, early=fault != "sparse") as caught:
+    with refused(case, kind, early=fault not in ("sparse", "nested")) as caught:
         operator(**bad)
     error = caught.value
     assert error.argument == shown
@@ -259,6 +260,29 @@ def test_boundaries_changed_in_place_are_checked_again() -> None:
     assert caught.value.argument == "cu_seqlens"
     cu.copy_(torch.tensor([0, 1, 3, 6]))
     moved = ops.chunk_simple_gla(**call)
+    fresh = ops.chunk_simple_gla(**call | {"cu_seqlens": cu.clone()})
+    assert torch.equal(moved[0], fresh[0])
+    assert not torch.equal(moved[0], first[0])
+
+
+def _write_through_numpy(cu: Tensor, values: list[int]) -> None:
+    cu.numpy()[:] = values
+
+
+def _exchange_data(cu: Tensor, values: list[int]) -> None:
+    cu.data = torch.tensor(values)
+
+
+@pytest.mark.parametrize("change", [_write_through_numpy, _exchange_data])
+def test_boundaries_changed_behind_the_back_of_torch_are_read_anew(
+    change: Callable[[Tensor, list[int]], None],
+) -> None:
+    call = keywords(GLA_PACKED, make_inputs(GLA_PACKED))
+    cu = torch.tensor([0, 2, 2, 6])
+    first = ops.chunk_simple_gla(**call | {"cu_seqlens": cu})
+    change(cu, [0, 1, 3, 6])
+    assert cu._version == 0
+    moved = ops.chunk_simple_gla(**call | {"cu_seqlens": cu})
     fresh = ops.chunk_simple_gla(**call | {"cu_seqlens": cu.clone()})
     assert torch.equal(moved[0], fresh[0])
     assert not torch.equal(moved[0], first[0])
