@@ -106,6 +106,7 @@ class Contract:
         lowerings: in the order in which they are applied.
         reference: ``"module:function"`` of the differentiable token recurrence in base form.
         public: public names, each with its form.
+        aliases: public names that are second names of others, each with the first.
         numerics: error budgets.
         laws: names of relations that hold without an oracle.
     """
@@ -121,6 +122,7 @@ class Contract:
     lowerings: tuple[Lowering, ...]
     reference: str
     public: tuple[tuple[str, Form], ...]
+    aliases: tuple[tuple[str, str], ...] = ()
     options: tuple[str, ...] = ()
     numerics: Numerics = Numerics()
     laws: tuple[str, ...] = ()
@@ -170,7 +172,7 @@ class Contract:
     def digest(self) -> str:
         """Hash of everything that has meaning; prose does not count."""
         data = asdict(self)
-        for prose in ("equation", "source", "revision", "public"):
+        for prose in ("equation", "source", "revision", "public", "aliases"):
             del data[prose]
         for spec in (*data["inputs"], *data["outputs"]):
             del spec["meaning"]

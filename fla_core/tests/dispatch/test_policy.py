@@ -51,6 +51,14 @@ def test_public_families_that_share_a_contract() -> None:
     assert _items("simple_gla=cuda;auto", "chunk_retention", "simple_gla") == ["cuda"]
 
 
+@pytest.mark.parametrize("glob", ["chunk_gdn", "gdn", "gdn.*", "gdn.chunk_gdn", "*_gdn"])
+@pytest.mark.parametrize("operator", ["chunk_gdn", "chunk_gated_delta_rule"])
+def test_a_second_name_governs_the_first_and_the_other_way_round(glob: str, operator: str) -> None:
+    for spelling in (glob, "chunk_gated_delta_rule"):
+        assert _items(f"{spelling}=cuda;auto", operator, "gated_delta_rule") == ["cuda"]
+    assert _items("fused_recurrent_gdn=cuda;auto", operator, "gated_delta_rule") == ["auto"]
+
+
 def test_the_most_specific_glob_wins_wherever_it_stands() -> None:
     text = "*_kda=a;auto;chunk_kda=b;k*=c"
     assert _items(text) == ["b"]

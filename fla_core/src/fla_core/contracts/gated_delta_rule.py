@@ -73,5 +73,9 @@ GATED_DELTA_RULE = Contract(
         ("fused_recurrent_gated_delta_rule", "recurrent"),
         ("fused_recurrent_gdn", "recurrent"),
     ),
+    aliases=(
+        ("chunk_gdn", "chunk_gated_delta_rule"),
+        ("fused_recurrent_gdn", "fused_recurrent_gated_delta_rule"),
+    ),
     laws=(*s.LAWS, "reduce"),
 )

@@ -96,11 +96,17 @@ class Policy:
 
 
 def operator_names(contract: str, operator: str) -> tuple[str, ...]:
-    """Everything a glob may call an operator."""
+    """Everything a glob may call an operator, also under its second name."""
     names = dict.fromkeys((operator, contract))
-    for family in dict.fromkeys((contract, _FORMS.sub("", operator))):
-        names.update(dict.fromkeys((family, f"{family}.{operator}")))
+    for spelling in (operator, *_second_names(contract, operator)):
+        for family in dict.fromkeys((contract, _FORMS.sub("", spelling))):
+            names.update(dict.fromkeys((spelling, family, f"{family}.{spelling}")))
     return tuple(names)
+
+
+def _second_names(contract: str, operator: str) -> list[str]:
+    pairs = CONTRACTS[contract].aliases if contract in CONTRACTS else ()
+    return [other for pair in pairs if operator in pair for other in pair if other != operator]
 
 
 @lru_cache(maxsize=256)
