@@ -49,8 +49,16 @@ def _probe(record: PluginRecord, device: str) -> dict[str, Any]:
         card = record.backend
         served = ", ".join(card.targets) if card else "nothing"
         return {"problem": f"the card does not name {kind!r}; it serves {served}"}
+    import torch
+
+    import fla_core.ops  # noqa: F401  (so that only the plugin's own doing is seen)
+
+    before = _snapshot(torch)
     answer = probe(record, Device(kind, int(index or 0) if index or kind != "cpu" else None))
     problem = "" if answer.ok else f"fla_probe({device!r}) says no: {answer.reason}"
+    patched = [text for text in _changes(before, _snapshot(torch)) if text.startswith("torch.")]
+    if patched:
+        problem = f"fla_probe({device!r}) changed {', '.join(patched)}"
     return {"problem": problem, "arch": answer.arch}
 
 

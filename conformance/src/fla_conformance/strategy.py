@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -35,8 +35,8 @@ CHUNKS = (None, 16, 32, 64)
 SEEDS = 2**16
 LOWER_BOUND = -5.0
 
-_LAST_RESORT = 4
-"""How many of an unusual range's own sizes are tried."""
+_OWN = 4
+"""How many of a range's own sizes are tried."""
 
 
 class Space:
@@ -129,9 +129,14 @@ class Space:
 
     def _with_sizes(self, case: Case, pick: Pick) -> Case:
         grouped = case.sizes["HV"] != case.sizes["H"]
-        key = (case.dtype, case.features, case.lengths is None, grouped)
+        # Of all features only these bear upon sizes.
+        normalised = case.features & {"normalize", "l2norm"}
+        key = (case.lengths is None, grouped, normalised)
         heads = self._once(("heads", *key), lambda: self._heads(case, grouped))
-        case = case.but(sizes={**case.sizes, **pick(heads)})
+        for axis in ("K", "V", "H", "HV"):  # one by one, so that each of them shrinks
+            size = pick(sorted({sizes[axis] for sizes in heads}))
+            heads = [sizes for sizes in heads if sizes[axis] == size]
+        case = case.but(sizes={**case.sizes, **heads[0]})
         rows = self._once(("rows", *key, *case.sizes.items()), lambda: self._rows(case))
         rows = pick(rows)
         if case.lengths is None:
@@ -150,17 +155,33 @@ class Space:
         # Normalising a single channel leaves a sign: what remains of it and its gradient is dust.
         low = 2 if {"normalize", "l2norm"} & case.features else 1
         widths = [k for k in self._few("K") if k >= low]
-        for k, v, h in product(widths, self._few("V"), self._head_counts()):
+        values = self._few("V")
+        if "normalize" in case.features:
+            # The normaliser travels as one more value channel where core lowers it.
+            values = sorted({n for v in values for n in (v - 1, v) if n})
+        for k, v, h in product(widths, values, self._head_counts()):
             for group in GROUPS[1:] if grouped else GROUPS[:1]:
                 sizes = {"H": h, "HV": h * group, "K": k, "V": v}
-                if self._rows(case.but(sizes={**case.sizes, **sizes}), first=True):
+                if self._possible(case, sizes) and self._rows(
+                    case.but(sizes={**case.sizes, **sizes}), first=True
+                ):
                     found.append(sizes)
         if not found:
             raise ValueError(
                 f"{self.contract.name}#{self.implementation.variant}: no small sizes lie in the"
                 f" declared domain with {', '.join(sorted(case.features)) or 'no features'}"
             )
-        return sorted(found, key=lambda s: s["K"] * s["V"] * s["HV"])
+        return found
+
+    def _possible(self, case: Case, sizes: dict[str, int]) -> bool:
+        """A quick look at what no batch or length can mend; lowerings may change H and V."""
+        lowered = {"H", "HV"} if sizes["H"] != sizes["HV"] else set()
+        lowered |= {"V"} if "normalize" in case.features else set()
+        return all(
+            relation.holds(sizes)
+            for relation in self.domain.relations
+            if set(relation.axes) <= set(sizes) - lowered
+        ) and all(size in self._range(axis) for axis, size in sizes.items() if axis not in lowered)
 
     def _head_counts(self) -> list[int]:
         counts = {*self._few("H", HEADS)}
@@ -184,12 +205,13 @@ class Space:
         return found
 
     def _few(self, axis: str, preferred: Sequence[int] = WIDTHS) -> list[int]:
+        """Sizes to try: telling ones, and the smallest that the range has itself."""
         allowed = self._range(axis)
         found = [size for size in preferred if size in allowed]
-        if found:
-            return found
-        high = max(256, allowed.low, *(allowed.choices or (0,))) + allowed.multiple_of
-        return list(allowed.sizes(high))[:_LAST_RESORT]
+        if axis in self.domain.axes or not found:
+            high = max(256, allowed.low, *allowed.choices) + _OWN * allowed.multiple_of
+            found += [n for n in islice(allowed.sizes(high), _OWN) if n not in found]
+        return found
 
     def _range(self, axis: str) -> AxisRange:
         return axis_range(self.contract, self.domain, axis)
