@@ -91,6 +91,15 @@ class Known:
         constrained = _constrained(self.candidates)
         return {axis: n for axis, n in zip(AXES, sizes, strict=True) if axis in constrained}
 
+    def numbers(self, sizes: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        """The sizes, symbols among the picked ones as numbers, which torch then guards."""
+        picked = self.pick(AXES)
+        axes = (picked,) if isinstance(picked, str) else picked or ()
+        return tuple(
+            n if n is None or axis not in axes else int(n)
+            for axis, n in zip(AXES, sizes, strict=True)
+        )
+
 
 def known(contract: Contract, registry: Registry) -> Known:
     """Collect every implementation of a contract among the loaded plugins."""

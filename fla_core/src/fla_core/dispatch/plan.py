@@ -93,6 +93,8 @@ def find_plan(
         sizes = (None, None, *sizes[2:6], None)
     known = RUNTIME.known.get(contract.name) or RUNTIME.contract(contract)
     plans = RUNTIME.plans
+    if traced:
+        sizes = known.numbers(sizes)
     key = (operator, form, device, dtypes, known.pick(sizes), features, gradients, traced, policy)
     plan = plans.get(key)
     if plan is None:
