@@ -6,8 +6,11 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -45,6 +48,30 @@ class Finished:
         return json.loads(self.out)
 
 
+_kept_folders: list[tempfile.TemporaryDirectory[str]] = []
+
+
+# Runs at the start of every Python that has the folder on its path, children of children too.
+_CUSTOMIZE = """
+import os, sys
+given = os.environ["PYTHONPATH"].split(os.pathsep)
+sys.path[:] = [p for p in sys.path if p in given or p.startswith({base!r}) and {purelib!r} not in p]
+"""
+
+
+@cache
+def packages_without_plugins() -> str:
+    """A folder that shows all installed packages but the backends this environment has."""
+    folder = tempfile.TemporaryDirectory()
+    _kept_folders.append(folder)
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith(("fla_", "_editable_impl_fla_")) and entry.suffix != ".pth":
+            (Path(folder.name) / entry.name).symlink_to(entry)
+    customize = _CUSTOMIZE.format(base=sys.base_prefix, purelib="site-packages")
+    (Path(folder.name) / "sitecustomize.py").write_text(customize)
+    return folder.name
+
+
 class Site:
     """A folder on PYTHONPATH with planted distributions; ``behind`` are folders further down."""
 
@@ -69,7 +96,7 @@ class Site:
     def run(self, *arguments: str, **environ: str) -> Finished:
         """Run ``fla-kernels`` with this folder on the path."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("FLA_")}
-        path = os.pathsep.join([*map(str, self.folders), SOURCES])
+        path = os.pathsep.join([*map(str, self.folders), SOURCES, packages_without_plugins()])
         env = {**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "COLUMNS": "200", **environ}
         command = [sys.executable, "-m", "fla_core.cli", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
