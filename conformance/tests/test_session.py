@@ -150,3 +150,11 @@ def test_problems_of_the_plugin_end_the_run(monkeypatch: pytest.MonkeyPatch) -> 
     report = run(session.prepare(asked(device="cpu")))
     assert report.results == (wrong,)
     assert not report.ok
+
+
+def test_checks_of_the_plugin_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = Result("plugin/card", "reference", "L0", Outcome.PASS)
+    monkeypatch.setattr(session.card, "plugin_results", lambda record, device: iter([fine]))
+    report = run(session.prepare(asked(device="cpu", only="plugin/card")))
+    assert report.results == (fine,)
+    assert not report.whole

@@ -32,6 +32,14 @@ TIMEOUT = 180.0
 """Seconds a plugin may take to be imported and probed in a fresh interpreter."""
 
 
+class _EndedError(Exception):
+    """A fresh interpreter ended without an answer."""
+
+    def __init__(self, outcome: Outcome, text: str) -> None:
+        self.outcome = outcome
+        super().__init__(text)
+
+
 Look = Callable[[str], dict[str, Any]]
 """Asks a fresh interpreter to ``load``, ``clean`` or ``probe``."""
 
@@ -56,8 +64,11 @@ def plugin_results(record: PluginRecord, device: str) -> Iterator[Result]:
     subject = Subject.of(record, device)
     look = cache(partial(_look, subject))  # two checks read the same answer
     for name, check in _PLUGIN_CHECKS.items():
-        problem = check(look, subject)
-        outcome = Outcome.FAIL_LAW if problem else Outcome.PASS
+        try:
+            problem = check(look, subject)
+            outcome = Outcome.FAIL_LAW if problem else Outcome.PASS
+        except _EndedError as end:
+            problem, outcome = str(end), end.outcome
         yield Result(f"plugin/{name}", record.name, "L0", outcome, detail=problem, law=name)
         if problem:
             return
@@ -65,7 +76,10 @@ def plugin_results(record: PluginRecord, device: str) -> Iterator[Result]:
 
 def first_device(record: PluginRecord) -> str:
     """The first device type that the card names; the CPU for one that serves every device."""
-    targets = _look(Subject.of(record, "cpu"), "load").get("targets", ())
+    try:
+        targets = _look(Subject.of(record, "cpu"), "load").get("targets", ())
+    except _EndedError:
+        return "cpu"  # the checks of the plugin will say what happened
     kind = next((target for target in targets if target != "*"), "cpu")
     return kind if kind == "cpu" else f"{kind}:0"
 
@@ -112,7 +126,7 @@ def _callable_problem(target: Any) -> str:
 
 def _card(look: Look, subject: Subject) -> str:
     found = look("load")
-    return str(found.get("ended") or found.get("problem", ""))
+    return str(found.get("problem", ""))
 
 
 def _discovery(look: Look, subject: Subject) -> str:
@@ -122,15 +136,15 @@ def _discovery(look: Look, subject: Subject) -> str:
 
 def _clean(look: Look, subject: Subject) -> str:
     found = look("clean")
-    if ended := found.get("ended", ""):
-        return str(ended)
+    if problem := found.get("problem", ""):
+        return str(problem)
     changes = found.get("changes", [])
     return f"loading the plugin changes {'; '.join(changes)}" if changes else ""
 
 
 def _probe(look: Look, subject: Subject) -> str:
     found = look("probe")
-    return str(found.get("ended") or found.get("problem", ""))
+    return str(found.get("problem", ""))
 
 
 _PLUGIN_CHECKS: Mapping[str, Callable[[Look, Subject], str]] = {
@@ -142,7 +156,11 @@ _PLUGIN_CHECKS: Mapping[str, Callable[[Look, Subject], str]] = {
 
 
 def _look(subject: Subject, what: str) -> dict[str, Any]:
-    """Ask a fresh interpreter; ``ended`` says how it ended if it gave no answer."""
+    """Ask a fresh interpreter.
+
+    Raises:
+        _EndedError: it gave no answer.
+    """
     command = [sys.executable, "-m", "fla_conformance.fresh", what, subject.name, subject.target]
     command += [subject.device, "1" if subject.built_in else "0"]
     try:
@@ -150,11 +168,11 @@ def _look(subject: Subject, what: str) -> dict[str, Any]:
             command, capture_output=True, text=True, timeout=TIMEOUT, env=child_environment()
         )
     except subprocess.TimeoutExpired:
-        return {"ended": f"no answer within {TIMEOUT:g} s"}
+        raise _EndedError(Outcome.TIMEOUT, f"no answer within {TIMEOUT:g} s") from None
     try:
         answer: dict[str, Any] = json.loads(done.stdout.rpartition("\n\x1e")[2])
     except ValueError:
-        return {"ended": ending(done.returncode, done.stderr)}
+        raise _EndedError(Outcome.CRASH, ending(done.returncode, done.stderr)) from None
     return answer
 
 

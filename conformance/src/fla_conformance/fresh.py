@@ -74,7 +74,7 @@ def _clean(record: PluginRecord, device: str) -> dict[str, Any]:
         try:
             resolve(target)
         except Exception as error:
-            return {"changes": [], "ended": f"importing {target} raised {describe(error)}"}
+            return {"changes": [], "problem": f"importing {target} raised {describe(error)}"}
     assert state is not None, "torch has been imported"
     changes = state.restore() + _changes(before, _snapshot(torch))
     if record.failure is not None:

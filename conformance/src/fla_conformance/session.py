@@ -157,10 +157,11 @@ def prepare(request: Request) -> Prepared:
     """
     record = find_plugin(request.plugin)
     device = request.device or card.first_device(record)
-    narrowed = request.only or request.case
+    whole_plugin = request.only.startswith("plugin/")
+    narrowed = request.case or (request.only and not whole_plugin)
     early = tuple(card.plugin_results(record, device)) if not narrowed else ()
     usable = all(row.outcome is Outcome.PASS for row in early)
-    if not usable:
+    if whole_plugin or not usable:
         settings = Settings(request.level, request.budget, request.seed)
         return Prepared(request, record, device, "", settings, (), early)
     return replace(load_here(request, device), early=early)
