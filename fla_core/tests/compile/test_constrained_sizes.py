@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import fakes
 import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
+import fakes
 from fla_core.dispatch.runtime import sandbox
 from fla_core.domain import FLOATS, AxisRange, Domain
 from fla_core.ops.simple_gla import chunk_simple_gla
