@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from plugins_in_process import implementation, installed
 from torch import Tensor
 
 from fla_conformance.case import Case
@@ -19,6 +18,7 @@ from fla_conformance.result import Outcome, Result
 from fla_conformance.run import Target, targets
 from fla_core.contracts import CONTRACTS
 from fla_core.domain import AxisRange, Domain
+from plugins_in_process import implementation, installed
 
 Outputs = tuple[Tensor, ...]
 

@@ -61,7 +61,9 @@ class Space:
     @cached_property
     def _optional(self) -> list[str]:
         dropped = {"states"} if self.direction == "bwd" else set()
-        return [name for name in optional(self.contract, self.domain) if name not in dropped]
+        found = [name for name in optional(self.contract, self.domain) if name not in dropped]
+        # Shrinking drops early choices first, so what needs others goes before them.
+        return sorted(found, key=lambda name: name not in NEEDS)
 
     def build(self, pick: Pick) -> Case:
         """Decide everything and return the case."""
