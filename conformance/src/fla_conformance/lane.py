@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import HypothesisWarning
+from hypothesis.strategies import SearchStrategy
 
 from fla_conformance.case import Case, Direction
 from fla_conformance.expect import Expectations
@@ -95,7 +96,9 @@ def explore(
     return found
 
 
-def _drive(examine: Callable[[Case], None], strategy: object, examples: int, number: int) -> None:
+def _drive(
+    examine: Callable[[Case], None], strategy: SearchStrategy[Case], examples: int, number: int
+) -> None:
     options = settings(
         max_examples=examples,
         database=None,
@@ -106,7 +109,7 @@ def _drive(examine: Callable[[Case], None], strategy: object, examples: int, num
         verbosity=Verbosity.quiet,
         suppress_health_check=list(HealthCheck),
     )
-    test = seed(number)(options(given(strategy)(examine)))  # type: ignore[arg-type]
+    test = seed(number)(options(given(strategy)(examine)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HypothesisWarning)
         with suppress(_Failed):  # it is on record

@@ -124,8 +124,8 @@ def _breaking(
     for axis in relation.axes:
         allowed = axis_range(base.definition, implementation.domain, axis)
         high = max(64, allowed.low, *allowed.choices, relation.limit + 1)
-        sizes = [n for n in allowed.sizes(min(high, 4096)) if n]
-        few.append(sorted({*sizes[:8], *sizes[-8:]}))
+        usual = [n for n in allowed.sizes(min(high, 4096)) if n]
+        few.append(sorted({*usual[:8], *usual[-8:]}))
     for sizes in sorted(product(*few), key=sum):
         named = dict(zip(relation.axes, sizes, strict=True))
         if not relation.holds(named):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fla_conformance.case import Case
+from fla_conformance.inputs import Inputs
 from fla_conformance.laws.compare import disagreement
 from fla_conformance.laws.cut import mapped
 from fla_conformance.laws.law import Law
@@ -58,15 +59,19 @@ def _check(case: Case, runner: Runner) -> str | None:
     inputs = runner.inputs(case)
     plain = runner.run(inputs).named
     for view in _VIEWS:
-        seen = mapped(inputs, lambda name, x, view=view: None if x is None else view(x))
+        seen = _through(view, inputs)
         if found := disagreement(runner.run(seen).named, plain, case.dtype):
             return f"through {view.__name__} views, {found}"
-    one_row = mapped(inputs, lambda name, x: None if x is None else expanded(x))
-    copies = mapped(one_row, lambda name, x: None if x is None else _copied(x))
+    one_row = _through(expanded, inputs)
+    copies = _through(_copied, one_row)
     left, right = runner.run(one_row).named, runner.run(copies).named
     if found := disagreement(left, right, case.dtype):
         return f"through {expanded.__name__} views, {found}"
     return None
+
+
+def _through(view: View, inputs: Inputs) -> Inputs:
+    return mapped(inputs, lambda name, x: None if x is None else view(x))
 
 
 def _copied(x: Tensor) -> Tensor:
