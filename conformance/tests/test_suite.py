@@ -93,6 +93,20 @@ def test_a_check_that_raises_is_a_crash_with_its_place(targets: list[Target]) ->
     assert found.case == case().to_json()
 
 
+def test_a_check_that_leaves_is_a_crash_and_an_interrupt_is_not(targets: list[Target]) -> None:
+    def leave(target: Target) -> Result:
+        raise SystemExit(3)
+
+    def interrupt(target: Target) -> Result:
+        raise KeyboardInterrupt
+
+    found = execute(Task(targets[0], Check("x", "L1", leave)), Expectations())
+    assert found.outcome is Outcome.CRASH
+    assert "SystemExit: 3" in found.detail
+    with pytest.raises(KeyboardInterrupt):
+        execute(Task(targets[0], Check("x", "L1", interrupt)), Expectations())
+
+
 def test_a_check_cannot_speak_for_another(targets: list[Target]) -> None:
     lie = Result("another", "someone:else#x", "L4", Outcome.FAIL_LAW)
     found = execute(Task(targets[0], Check("x", "L1", lambda _: lie)), Expectations())

@@ -199,7 +199,9 @@ def execute(task: Task, expectations: Expectations) -> Result:
     started = time.perf_counter()
     try:
         found = task.check.run(task.target)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a kernel that calls sys.exit() ends its check, not the run
         last = traceback.format_exception(error)[-4:]
         text = f"the check raised {type(error).__name__}\n{''.join(last)}".rstrip()
         found = task.result(Outcome.CRASH, text, time.perf_counter() - started)
