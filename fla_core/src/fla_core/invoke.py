@@ -26,18 +26,16 @@ from fla_core.autograd import (
 )
 from fla_core.call import NO_HINTS, Call, Hints
 from fla_core.check import check_scale
-from fla_core.dispatch import on_reset, policy_text
+from fla_core.dispatch import policy_text
 from fla_core.errors import DtypeError
 from fla_core.execute import run_forward
-from fla_core.prepare import Operator, Prepared, checked_call, packed_sequences, prepare
+from fla_core.prepare import Memo, Operator, Prepared, checked_call, packed_sequences, prepare
 
 Outputs = tuple[Tensor, ...]
 
 _any_autocast = torch._C._is_any_autocast_enabled
 
-_MEMO_SIZE = 4096
-_memo: dict[tuple[Any, ...], Prepared] = {}
-on_reset(_memo.clear)
+_memo = Memo(4096)
 
 
 def invoke(
@@ -86,6 +84,7 @@ def invoke(
             )
     grad = torch.is_grad_enabled()
     policy = policy_text(backend)
+    entries = _memo.entries
     key: tuple[Any, ...] | None
     try:
         key = (
@@ -100,7 +99,7 @@ def invoke(
                 for t in tensors
             ],
         )
-        prepared = _memo.get(key)
+        prepared = entries.get(key)
     # Something that is no tensor, or one without a shape: the checks will name it.
     except (AttributeError, RuntimeError, TypeError):
         key = prepared = None
@@ -108,10 +107,8 @@ def invoke(
         if not isinstance(policy, str):
             raise DtypeError(operator.title, "backend", "a policy text or None", repr(policy))
         prepared = _prepare(operator, tensors, flags, options, hints, cu_seqlens, policy, grad)
-        if len(_memo) >= _MEMO_SIZE:
-            _memo.clear()
         if key is not None:
-            _memo[key] = prepared
+            _memo.keep(entries, key, prepared)
     if transform_stack() is not None or forward_ad._current_level >= 0:
         refuse_transforms(operator.title, tensors)
     seqlens = None

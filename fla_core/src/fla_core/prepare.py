@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from fla_core.call import Hints
 from fla_core.check import Checked, check_boundaries, check_call, check_cu_seqlens
 from fla_core.contract import Contract
 from fla_core.contracts import public_names
-from fla_core.dispatch import find_plan
+from fla_core.dispatch import find_plan, on_reset
 from fla_core.dispatch.plan import Plan, bound_plan
 from fla_core.domain import AXES
 from fla_core.dtypes import dtype_name
@@ -81,6 +82,30 @@ class Prepared:
     device: torch.device | None
     options: Mapping[str, float | None] = field(default_factory=dict)
     first: bool = True
+
+
+class Memo:
+    """Prepared calls by signature, as long as the plans in them are good.
+
+    Dropping replaces the dict: a call that is being prepared at that moment ends in the old one.
+    """
+
+    __slots__ = ("_size", "entries")
+
+    def __init__(self, size: int) -> None:
+        self.entries: dict[Any, Prepared] = {}
+        self._size = size
+        on_reset(self.drop)
+
+    def drop(self) -> None:
+        """Forget everything."""
+        self.entries = {}
+
+    def keep(self, entries: dict[Any, Prepared], key: Any, prepared: Prepared) -> None:
+        """Store in ``entries``, which was read before the call was prepared."""
+        if len(entries) >= self._size:
+            entries.clear()
+        entries[key] = prepared
 
 
 def prepare(

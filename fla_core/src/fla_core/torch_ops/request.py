@@ -11,8 +11,7 @@ from torch import Tensor
 from fla_core.call import Call, Hints
 from fla_core.check import check_scale
 from fla_core.contract import Contract
-from fla_core.dispatch import on_reset
-from fla_core.prepare import OPERATORS, Operator, Prepared, packed_sequences, prepare
+from fla_core.prepare import OPERATORS, Memo, Operator, Prepared, packed_sequences, prepare
 from fla_core.seqlens import SeqLens
 
 SEPARATOR = "|"
@@ -126,9 +125,7 @@ def request_of(contract: Contract, args: Sequence[Any]) -> Request:
     )
 
 
-_MEMO_SIZE = 1024
-_memo: dict[tuple[Any, ...], Prepared] = {}
-on_reset(_memo.clear)
+_memo = Memo(1024)
 
 
 def prepared_once(request: Request, args: Sequence[Any], bound: str = "") -> Prepared:
@@ -137,10 +134,9 @@ def prepared_once(request: Request, args: Sequence[Any], bound: str = "") -> Pre
         (arg.shape, arg.dtype, arg.device) if isinstance(arg, Tensor) else arg for arg in args
     )
     key = (bound, *key)
-    prepared = _memo.get(key)
+    entries = _memo.entries
+    prepared = entries.get(key)
     if prepared is None:
         prepared = request.prepared(bound)
-        if len(_memo) >= _MEMO_SIZE:
-            _memo.clear()
-        _memo[key] = prepared
+        _memo.keep(entries, key, prepared)
     return prepared
