@@ -63,8 +63,8 @@ class Lowering:
         when_absent: the lowering fills in a missing argument (``features`` has one member).
         adds: features the lowered call has in addition (``final_state`` for a normaliser).
         consumes: tensor arguments that no longer exist after it.
-        widens: an argument that leaves it in float32, or in float64 if one of the arguments named
-            after it is float64.
+        widens: arguments that leave it in float32, or in float64 if one of the arguments named
+            after them in the same tuple is float64.
         resizes: an axis, the axis that it takes its size from, and what is added to that.
     """
 
@@ -76,7 +76,7 @@ class Lowering:
     when_absent: bool = False
     adds: tuple[str, ...] = ()
     consumes: tuple[str, ...] = ()
-    widens: tuple[str, ...] = ()
+    widens: tuple[tuple[str, ...], ...] = ()
     resizes: tuple[str, str, int] | None = None
 
 

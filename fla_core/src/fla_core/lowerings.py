@@ -161,17 +161,20 @@ _NORMALISER_EPS = 1e-10
 def normalize(call: Call) -> Call:
     """Carry the normaliser as one more value channel of ones: its state column is z.
 
-    The lowered call always has an initial state, so that its features do not depend on which of
-    state and z were given.
+    The lowered call is in float32: numerator and denominator rounded to 16 bit would leave
+    gradients that vanish to cancellation (d q of a first token). It always has an initial state, so
+    that its features do not depend on which of state and z were given.
     """
-    v, state, z = call.v, call.get("initial_state"), call.get("initial_z")
+    q, k, v = (x.to(wide(x)) for x in (call.q, call.k, call.v))
+    state, z = call.get("initial_state"), call.get("initial_z")
     ones = v.new_ones(*v.shape[:-1], 1)
-    k = call.k
     count = k.shape[0] if call.seqlens is None else call.seqlens.count
     shape = (count, k.shape[2], k.shape[3])
     state = v.new_zeros(*shape, v.shape[-1], dtype=wide(v)) if state is None else state
     column = state.new_zeros(*shape, 1) if z is None else z.to(state.dtype).view(*shape, 1)
     return call.but(
+        q=q,
+        k=k,
         v=torch.cat([v, ones], dim=-1),
         initial_state=torch.cat([state, column], dim=-1),
         initial_z=None,
@@ -181,9 +184,8 @@ def normalize(call: Call) -> Call:
 def lift_normalize(outputs: Outputs, call: Call) -> Outputs:
     """Divide by ``scale q_t.z_t + 1e-10`` and split the state into its parts."""
     o, state = outputs["o"], outputs["final_state"]
-    wider = o.to(wide(o))
-    values, weight = wider[..., :-1], wider[..., -1:]
-    lifted = {"o": (values / (weight + _NORMALISER_EPS)).to(o.dtype)}
+    values, weight = o[..., :-1], o[..., -1:]
+    lifted = {"o": (values / (weight + _NORMALISER_EPS)).to(call.q.dtype)}
     if "final_state" in call.features:
         lifted["final_state"] = _own(state[..., :-1])
     lifted["final_z"] = _own(state[..., -1].unsqueeze(1))

@@ -91,7 +91,7 @@ def test_dtypes_and_sizes_are_those_of_the_tensors(case: tuple[Contract, CallVie
 @pytest.mark.filterwarnings("ignore::fla_core.errors.SelectionWarning")
 def test_a_limit_on_v_counts_the_channel_of_the_normaliser(install: Any) -> None:
     base = dict.fromkeys(("varlen", "initial_state", "final_state"), "optional")
-    narrow = Domain(("bfloat16",), {"V": AxisRange(1, 64)}, (), base)  # type: ignore[arg-type]
+    narrow = Domain(("bfloat16", "float32"), {"V": AxisRange(1, 64)}, (), base)  # type: ignore[arg-type]
     install(plugin("acme", declared("linear_attn", domain=narrow)))
     assert plan("linear_attn", V=64).plugin == "acme"
     made = plan("linear_attn", V=64, features=("normalize",))

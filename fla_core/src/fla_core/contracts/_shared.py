@@ -61,7 +61,7 @@ def lowering(
         when_absent=absent,
         adds=adds,
         consumes=consumes,
-        widens=widens,
+        widens=(widens,) if widens else (),
         resizes=resizes,
     )
 

@@ -49,7 +49,7 @@ LINEAR_ATTN = Contract(
             lift_reads_outputs=True,
             adds=("final_state", "initial_state"),
             consumes=("initial_z",),
-            widens=("initial_state", "q"),
+            widens=(("q", "q"), ("k", "q"), ("v", "q"), ("initial_state", "q")),
             resizes=("V", "V", 1),
         ),
     ),

@@ -42,13 +42,19 @@ def fit(contract: Contract, accepts: Domain, view: CallView) -> Fit:
         _resize(lowering, sizes)
     consumed = {name for lowering in lowerings for name in lowering.consumes}
     gradients = view.gradients - consumed
-    lowered = replace(view, features=features, axes=sizes, dtypes=dtypes, gradients=gradients)
+    lowered = replace(
+        view,
+        features=features,
+        axes=sizes,
+        dtype=dtypes.get("q", view.dtype),
+        dtypes=dtypes,
+        gradients=gradients,
+    )
     return Fit(lowerings, lowered, view)
 
 
 def _retype(lowering: Lowering, dtypes: dict[str, str]) -> None:
-    if lowering.widens:
-        argument, *sources = lowering.widens
+    for argument, *sources in lowering.widens:
         double = any(dtypes.get(source) == "float64" for source in sources)
         dtypes[argument] = "float64" if double else "float32"
     for name in lowering.consumes:
