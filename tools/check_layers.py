@@ -32,7 +32,7 @@ DISTRIBUTIONS = {
 # Layers of the core, highest first. A module imports from its own layer or from lower ones.
 # "" is the package's own __init__.
 LAYERS = (
-    ("cli",),
+    ("cli", "testing"),
     ("",),
     ("ops", "reference"),
     # Running a planned call, eagerly and as a torch operator.

@@ -15,8 +15,13 @@ from typer.testing import CliRunner
 from fla_core.cli import app
 from pages import DOCS, ROOT, Block, anchors, blocks, links, pages
 
-#: Its blocks are the files of a package, which test_plugin_guide builds.
-GUIDE = DOCS / "plugins" / "writing-a-plugin.md"
+#: Pages on plugins that are installed for them, by test_plugin_guide and test_conformance_pages.
+INSTALLING = {
+    DOCS / "plugins" / "writing-a-plugin.md",
+    DOCS / "plugins" / "tutorial.md",
+    DOCS / "plugins" / "new-hardware.md",
+    DOCS / "conformance.md",
+}
 #: Their examples suppose the backends of example_plugins.
 WITH_BACKENDS = {DOCS / "choosing-a-backend.md", DOCS / "errors.md"}
 PAGES = pages()
@@ -54,7 +59,7 @@ RUNNABLE = [
     path
     for path in PAGES
     if (path.parent == ROOT or path.is_relative_to(DOCS))
-    and path != GUIDE
+    and path not in INSTALLING
     and any(block.language in ("python", "console") for block in blocks(path))
 ]
 

@@ -10,7 +10,7 @@ import pytest
 
 from fla_backend_rocm import plugin
 from fla_core.plugins import Probe, detect
-from fla_core.plugins.testing import PluginChecks
+from fla_core.testing import PluginChecks
 
 
 class TestPlugin(PluginChecks):

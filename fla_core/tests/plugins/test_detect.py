@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fla_core.plugins import Backend, Probe, detect
-from fla_core.plugins.testing import toolchains_loaded_by
+from fla_core.testing import toolchains_loaded_by
 
 CARD = Backend(name="acme", targets=("cuda", "xpu"), toolchain="triton")
 

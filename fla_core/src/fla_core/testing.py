@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 from typing import ClassVar
 
+from fla_core.dispatch.explain import explain
 from fla_core.plugins.validate import card_problem
 
 TOOLCHAINS = frozenset({"torch", "torch_npu", "triton", "tilelang"})
@@ -55,15 +56,11 @@ class PluginChecks:
 
     def test_calls_on_cpu_are_left_alone(self) -> None:
         """Its presence does not change what serves the CPU, and dispatch knows it."""
-        from fla_core import explain
-
         decision = explain("chunk_simple_gla", device="cpu")
         assert decision.chosen == "reference:simple_gla#chunk"
         assert self.name in dict(decision.rows())
 
     def test_explain_names_it_for_its_device(self) -> None:
         """``explain`` lists the plugin with its state or its answer."""
-        from fla_core import explain
-
         rows = dict(explain("chunk_kda", device=self.device.partition(":")[0]).rows())
         assert any(row.partition(":")[0] == self.name for row in rows)
