@@ -1,0 +1,33 @@
+"""A plugin that declares every head size and serves some."""
+
+from __future__ import annotations
+
+from fla_core.domain import Domain
+from fla_core.plugins import Backend, Implementation, Probe, hookimpl
+
+
+@hookimpl
+def fla_backend() -> Backend:
+    return Backend("sample-hostile-boast", ("cpu",), "torch", description="boasts")
+
+
+@hookimpl
+def fla_implementations() -> tuple[Implementation, ...]:
+    return (
+        Implementation(
+            contract="linear_attn",
+            revision=1,
+            variant="chunk",
+            forward="fla_sample_hostile_boast.kernels:forward",
+            backward="fla_core.reference.implementations:decay_chunk_backward",
+            domain=Domain(
+                dtypes=("float32",),
+                features=dict.fromkeys(("initial_state", "final_state"), "optional"),
+            ),
+        ),
+    )
+
+
+@hookimpl
+def fla_probe(device: str) -> Probe:
+    return Probe(True)
