@@ -75,3 +75,8 @@ def test_active_sequences_are_a_prefix_of_each_step():
 @pytest.mark.parametrize(("length", "size"), [(0, 1), (1, 1), (2, 2), (9, 16), (16, 16), (99, 64)])
 def test_chunks_are_no_longer_than_the_longest_sequence_needs(length, size):
     assert ChunkLayout(1, length, 64).size == size
+
+
+def test_an_empty_batch_has_as_many_chunks_a_row_as_any_other() -> None:
+    layout = ChunkLayout(batch=0, length=65, chunk_size=64)
+    assert layout.unpack_chunks(torch.empty(0, 3)).shape == (0, 2, 3)

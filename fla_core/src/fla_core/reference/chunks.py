@@ -44,7 +44,7 @@ class ChunkLayout:
         if bounds == (0, length):
             bounds = None
         lengths = [length] * batch if bounds is None else [b - a for a, b in pairwise(bounds)]
-        longest = max(lengths, default=0)
+        longest = max(lengths, default=length)
 
         self.batch, self.length = batch, length
         #: Tokens per chunk, C.
