@@ -6,6 +6,7 @@ backward may run on a thread that does not see the caller's policy.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -55,7 +56,8 @@ class _Node(torch.autograd.Function):
         outputs, residuals, base_outputs = run_forward(plan, call, expected, True, first)
         ctx.plan, ctx.bare, ctx.needs = plan, bare, needs
         ctx.counts = len(tensors), len(residuals)
-        ctx.save_for_backward(*tensors, *residuals, *base_outputs, _boundaries(bare))
+        mark = _mark(plan, outputs[0])
+        ctx.save_for_backward(*tensors, *residuals, *base_outputs, _boundaries(bare), mark)
         ctx.set_materialize_grads(False)
         return _writable(outputs, (*residuals, *base_outputs))
 
@@ -65,19 +67,38 @@ class _Node(torch.autograd.Function):
         saved = ctx.saved_tensors
         if all(grad is None for grad in grads):
             return (None,) * (5 + inputs)
+        _refuse_another_mark(ctx.plan, saved[-1])
         call = _with_tensors(ctx.bare, saved[:inputs])
         with torch.no_grad(), without_autocast(call.q.device.type):
             found = run_backward(
                 ctx.plan,
                 call,
                 saved[inputs : inputs + kept],
-                saved[inputs + kept : -1],
+                saved[inputs + kept : -2],
                 grads,
                 ctx.needs,
             )
         if torch.is_grad_enabled():
             found = _first_order_only(call, found, grads)
         return (None,) * 5 + tuple(found.get(name) for name in call.tensors)
+
+
+def _mark(plan: Plan, like: Tensor) -> Tensor:
+    """An empty tensor whose shape tells who made the residuals that it is saved with.
+
+    Activation checkpointing swaps saved tensors for those of a second forward, which may run under
+    another policy (``use`` ended, or another thread): residuals of somebody else, in right shapes.
+    """
+    return like.new_empty((0, zlib.crc32(plan.decision.plan.encode())))
+
+
+def _refuse_another_mark(plan: Plan, mark: Tensor) -> None:
+    if mark.shape[1] != zlib.crc32(plan.decision.plan.encode()):
+        raise UnsupportedError(
+            plan.decision.operator,
+            f"recomputing with another implementation what {plan.decision.plan} has computed",
+            "a policy that holds in backward too: backend= on the call, or FLA_BACKEND",
+        )
 
 
 def _writable(outputs: tuple[Tensor, ...], kept: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
