@@ -45,10 +45,10 @@ def test_every_sample_is_tested() -> None:
     assert tested == set(names())
 
 
-def test_correct_reaches_l3_in_every_dtype(examine: Any) -> None:
-    code, report = examine("correct", "--level", "L3")
+def test_correct_climbs_from_l0_to_l4_in_every_dtype(examine: Any) -> None:
+    code, report = examine("correct", "--level", "L4")
     assert code == 0, failures(report)[:3]
-    assert levels(report) == {"bfloat16": "L3", "float16": "L3", "float32": "L3"}
+    assert levels(report) == {"bfloat16": "L4", "float16": "L4", "float32": "L4"}
 
 
 def test_partial_passes_what_it_declares(examine: Any) -> None:
@@ -86,7 +86,7 @@ HOSTILE = {
         ("--level", "L1", "--only", "*.K17.*"),
     ),
     "hostile_refuse": (
-        "refused.undeclared",
+        "fail.law",
         "verifier raised ZeroDivisionError",
         ("--level", "L1", "--only", SINGLE),
     ),

@@ -18,7 +18,6 @@ from fla_conformance.witness import NotWitnessedError, missing, only
 from fla_core.dispatch.runtime import backends
 from fla_core.errors import ImplementationError, NoImplementationError, PluginLoadError
 from fla_core.plugins.api import Implementation
-from fla_core.verify import Reason
 
 DECLARED = frozenset({"device", "arch", "revision", "gradients", "validity", "domain", "verifier"})
 """Stages of selection that rest on what an implementation declares."""
@@ -206,10 +205,8 @@ def _raised(error: Exception, target: Target) -> _Verdict:
 def _refused(error: NoImplementationError, target: Target) -> _Verdict:
     """A refusal that follows from the declaration, or one that nobody could foresee."""
     reached = {target.implementation, target.plugin}
-    refusals = [(s, v) for name, s, v in error.decision.considered if name in reached and not v.ok]
-    # A verifier that raises or gives no answer refuses too, but declares nothing by it.
-    declared = bool(refusals) and refusals[-1][0] in DECLARED
-    declared = declared and refusals[-1][1].code is not Reason.INTERNAL
+    stages = [stage for name, stage, v in error.decision.considered if name in reached and not v.ok]
+    declared = bool(stages) and stages[-1] in DECLARED
     outcome = Outcome.REFUSED_DECLARED if declared else Outcome.REFUSED_UNDECLARED
     return _Verdict(outcome, str(error))
 
