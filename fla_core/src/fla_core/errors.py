@@ -124,6 +124,10 @@ class SelectionWarning(UserWarning):
     """A call is served otherwise than its user may expect: by the slow reference, for instance."""
 
 
+class ImplementationWarning(UserWarning):
+    """Something happened while an implementation ran that it may be the cause of."""
+
+
 class ImplementationError(FlaError, RuntimeError):
     """An implementation broke its promise: wrong outputs, missing gradients, changed inputs."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hostile_cases import RAISING, UNSEEN, UNSEEN_LATER, WRONG_FORWARD, WRONG_TRAINING
+from hostile_cases import RAISING, UNSEEN, UNSEEN_LATER, WARNED, WRONG_FORWARD, WRONG_TRAINING
 from hostile_report import Report
 from test_hostile_loading import everything_else_works
 
@@ -27,6 +27,16 @@ def test_forward_that_breaks_its_promise(meet: Meet, name: str, gradients: bool)
     report = meet(name, gradients=gradients)
     assert says(report, name, WRONG_FORWARD[name])
     assert everything_else_works(report)
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["inference", "training"])
+@pytest.mark.parametrize("name", WARNED)
+def test_forward_during_which_torch_changes(meet: Meet, name: str, gradients: bool) -> None:
+    report = meet(name, gradients=gradients, calls=2, others=())
+    assert not report.error
+    assert not report.silently_wrong
+    (warning,) = report.warnings
+    assert warning.startswith(WARNED[name])
 
 
 @pytest.mark.parametrize("name", WRONG_TRAINING)

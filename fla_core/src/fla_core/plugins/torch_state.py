@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 Setter = Callable[[Any], object]
@@ -59,19 +60,27 @@ class TorchState:
         torch = _loaded_torch()
         return None if torch is None else cls({**_FRESH, "default dtype": torch.float32}, {})
 
+    def changes(self) -> list[str]:
+        """Name what has changed since, and leave it."""
+        return [text for text, _ in self._differences()]
+
     def restore(self) -> list[str]:
         """Put back what has changed and name it."""
-        torch = _loaded_torch()
         changed = []
+        for text, put_back in self._differences():
+            put_back()
+            changed.append(text)
+        return changed
+
+    def _differences(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        torch = _loaded_torch()
         for name, (read, write) in _settings(torch).items():
             if (now := read()) != (old := self.settings.get(name, now)):
-                write(old)
-                changed.append(f"{name} {old} -> {now}")
+                yield f"{name} {old} -> {now}", partial(write, old)
         for entry, old in self.functions.items():
             if _function(torch, entry) is not old:
-                _put_back(_owner(torch, entry[0]), entry[1], old)
-                changed.append(".".join(filter(None, ("torch", *entry))) + " replaced")
-        return changed
+                text = ".".join(filter(None, ("torch", *entry))) + " replaced"
+                yield text, partial(_put_back, _owner(torch, entry[0]), entry[1], old)
 
 
 def _loaded_torch() -> Any:
