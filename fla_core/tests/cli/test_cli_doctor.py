@@ -116,6 +116,16 @@ def test_a_missing_toolchain(site: Site) -> None:
     ]
 
 
+def test_a_trace_that_cannot_be_written(site: Site) -> None:
+    missing = site.folder / "no" / "such"
+    done = site.run("doctor", "--json", FLA_TRACE=f"calls:{missing}/trace.jsonl")
+    assert (done.code, done.json["ok"]) == (1, False)
+    (found,) = problems(done.json, "FLA_TRACE")
+    assert found["severity"] == "error"
+    assert "cannot write to" in found["text"]
+    assert found["next"] == "unset FLA_TRACE, or correct it"
+
+
 def test_text_says_the_same(site: Site) -> None:
     site.plant("kills", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     site.plant("needs", card("needs", ("no-such-thing>=3",)))

@@ -66,6 +66,7 @@ def test_plugin_filter(text: str, excluded: set[str]) -> None:
         ("cuda,", "an item is empty"),
         ("-", "an item is empty"),
         ("none,cuda", "'none' stands alone"),
+        ("-reference", "the built-in reference is always there"),
     ],
 )
 def test_plugin_filter_errors(text: str, problem: str) -> None:
@@ -87,6 +88,9 @@ def test_trace() -> None:
     assert (settings.trace, settings.trace_path) == ("calls", "/tmp/a:b.jsonl")
     with pytest.raises(PolicyError, match="must be one of off, decisions, calls, got 'all'"):
         read_settings({"FLA_TRACE": "all"})
+    for text in (":/tmp/a.jsonl", ":x"):
+        with pytest.raises(PolicyError, match="a level is missing before the colon"):
+            read_settings({"FLA_TRACE": text})
 
 
 @pytest.mark.parametrize(

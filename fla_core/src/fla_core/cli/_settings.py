@@ -7,6 +7,7 @@ from typing import Any
 
 from fla_core.dispatch.policy import parse
 from fla_core.dispatch.settings import OURS, PEERS, Settings, read_settings
+from fla_core.dispatch.trace import Trace
 from fla_core.errors import PolicyError
 
 DEFAULTS = {
@@ -34,6 +35,7 @@ def settings_report(
         if settings.backend_variable == "FLA_DISABLE_BACKEND_DISPATCH":
             rows[0].update(value="reference", origin="FLA_DISABLE_BACKEND_DISPATCH=1")
         _check_names(settings, plugins)
+        Trace.checked(settings.trace, settings.trace_path)
     except PolicyError as error:
         unset = f"unset {error.origin}, or correct it"
         text = f"{error.text!r}: {error.problem}"

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from fla_core.errors import PolicyError, UnknownBackendError
+from fla_core.plugins.discover import REFERENCE
 
 OURS = ("FLA_BACKEND", "FLA_PLUGINS", "FLA_TRACE", "FLA_DISABLE_BACKEND_DISPATCH")
 
@@ -119,6 +120,10 @@ def _plugin_filter(text: str) -> PluginFilter:
         raise PolicyError(text, "FLA_PLUGINS", "an item is empty", "separate names by one comma")
     if "none" in denied | allowed:
         raise PolicyError(text, "FLA_PLUGINS", "'none' stands alone")
+    if REFERENCE in denied:
+        problem = f"'-{REFERENCE}': the built-in reference is always there"
+        hint = f"FLA_BACKEND=auto,-{REFERENCE} keeps it from being chosen"
+        raise PolicyError(text, "FLA_PLUGINS", problem, hint)
     if denied and allowed:
         problem = "names that may load and names that may not cannot be mixed"
         raise PolicyError(text, "FLA_PLUGINS", problem, "a list of names is closed already")
@@ -127,6 +132,9 @@ def _plugin_filter(text: str) -> PluginFilter:
 
 def _trace(text: str) -> tuple[str, str]:
     level, _, path = text.strip().partition(":")
+    if path and not level:
+        hint = f"write decisions:{path} or calls:{path}"
+        raise PolicyError(text, "FLA_TRACE", "a level is missing before the colon", hint)
     level = level or "off"
     if level not in TRACE_LEVELS:
         hint = "a file for JSON lines follows a colon: decisions:/tmp/plans.jsonl"

@@ -2,29 +2,32 @@
 
 ``decisions`` reports each new plan and each call that nobody accepts; ``calls`` also each run of a
 forward or backward. With ``:PATH`` appended (``calls:/tmp/fla.jsonl``) every event is one JSON
-object on a line of that file: ``{"event": "plan" | "refused" | "call", ...}``.
+object on a line of that file: ``{"event": "plan" | "refused" | "call", ...}``. A file that cannot
+be written to at the start is an error; later a warning says so once and calls go on.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any
 
 from fla_core.dispatch.decision import Decision
+from fla_core.dispatch.once import say_once
 from fla_core.errors import PolicyError
 
 
 class Trace:
     """Where events go; ``level`` is ``off``, ``decisions`` or ``calls``."""
 
-    __slots__ = ("_path", "level")
+    __slots__ = ("_path", "_said", "level")
 
     def __init__(self, level: str = "off", path: str = "") -> None:
         self.level = level
         self._path = path
+        self._said: set[Hashable] = set()
 
     @classmethod
     def checked(cls, level: str, path: str) -> Trace:
@@ -63,10 +66,15 @@ class Trace:
         return watched
 
     def _write(self, event: dict[str, Any], text: str) -> None:
-        if self._path:
-            self._append(f"{json.dumps(event)}\n")
-        else:
-            sys.stderr.write(f"fla: {text}\n")
+        try:
+            if self._path:
+                self._append(f"{json.dumps(event)}\n")
+            else:
+                sys.stderr.write(f"fla: {text}\n")
+        # Reporting must not fail what it reports on: a disk fills up, a stream is closed.
+        except (OSError, ValueError, AttributeError) as error:
+            lost = f"FLA_TRACE cannot write to {self._path or 'stderr'}: {error}; events are lost"
+            say_once(self._said, "lost", lost, RuntimeWarning)
 
     def _append(self, text: str) -> None:
         # Opened anew for each event: nothing to close, and forked workers may share the file.
