@@ -39,10 +39,11 @@ TEST_TOOLS = (
     "pytest",
     "pytest-timeout",
     "pytest-xdist",
+    "ruff",
 )
 TEST_TIMEOUT_SECONDS = 300
 # Long enough that a worker a core pays; by file, since fixtures build wheels once a module.
-PARALLEL = ("fla_core", "conformance", "examples")
+PARALLEL = ("fla_core", "conformance", "examples", "docs")
 
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "venv"
