@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.exc import TorchRuntimeError
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 
 import fla_core
 from fla_core import ops
 from fla_core.contracts import CONTRACTS
+from fla_core.dispatch.runtime import sandbox
 from fla_core.errors import ContractError
 from fla_core.torch_ops import bodies
 
@@ -148,7 +150,21 @@ def test_a_policy_change_traces_again_and_takes_effect() -> None:
         for node in graph.graph.nodes
         if str(node.target) == "fla_core.gla.default"
     ]
-    assert policies == ["", "reference"]
+    assert policies == ["", "|reference"]
+
+
+def test_an_operator_without_a_rule_is_left_to_the_block_around_the_compiled_call() -> None:
+    torch._dynamo.reset()
+    q, k, v = plain(8)
+
+    def call(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ops.chunk_retention(q, k, v, backend="kda=reference")[0]
+
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    compiled(q, k, v)
+    refusal = pytest.raises(TorchRuntimeError, match=r"'auto,-reference', from fla_core.use\(\)")
+    with sandbox(), fla_core.use("auto,-reference"), refusal:
+        compiled(q, k, v)
 
 
 def test_inference_and_training_are_separate_graphs_that_agree() -> None:

@@ -7,18 +7,31 @@ import threading
 import pytest
 
 from fla_core.dispatch import policy_text, use
+from fla_core.dispatch.context import BLOCK, CALL, levels_of
 from fla_core.errors import PolicyError
 
 
 def test_order_of_authority() -> None:
     assert policy_text(None) == ""
     with use("acme"):
-        assert policy_text(None) == "acme"
-        assert policy_text("cuda") == "cuda"
-        with use("tilelang"):
-            assert policy_text(None) == "tilelang"
-        assert policy_text(None) == "acme"
+        assert levels_of(policy_text(None)) == [("acme", BLOCK)]
+        assert levels_of(policy_text("cuda")) == [("cuda", CALL), ("acme", BLOCK)]
+        with use("kda=tilelang"):
+            assert levels_of(policy_text(None)) == [("kda=tilelang", BLOCK), ("acme", BLOCK)]
+        assert levels_of(policy_text(None)) == [("acme", BLOCK)]
     assert policy_text(None) == ""
+    assert levels_of(policy_text("cuda")) == [("cuda", CALL)]
+
+
+def test_a_block_for_every_operator_hides_those_around_it() -> None:
+    with use("tilelang"), use("kda=cuda;acme"):
+        assert levels_of(policy_text(None)) == [("kda=cuda;acme", BLOCK)]
+
+
+def test_the_sign_between_levels_is_no_part_of_a_policy() -> None:
+    for refused in (policy_text, use):
+        with pytest.raises(PolicyError, match=r"'cuda\|acme'"):
+            refused("cuda|acme")
 
 
 def test_an_error_inside_ends_the_block() -> None:
@@ -30,7 +43,7 @@ def test_an_error_inside_ends_the_block() -> None:
 def test_one_object_may_be_entered_again_and_nested() -> None:
     acme = use("acme")
     with acme, use("cuda"), acme:
-        assert policy_text(None) == "acme"
+        assert levels_of(policy_text(None)) == [("acme", BLOCK)]
     assert policy_text(None) == ""
     assert repr(acme) == "use('acme')"
 
@@ -64,8 +77,10 @@ def test_traced_by_dynamo_without_a_break_and_guarded() -> None:
     ones = torch.ones(2)
     assert scaled(ones).tolist() == [0, 0]
     with use("acme"):
-        assert scaled(ones).tolist() == [4, 4]
+        assert scaled(ones).tolist() == [5, 5]
+        with use("kda=acme"):
+            assert scaled(ones).tolist() == [14, 14]
         with use("tilelang"):
-            assert scaled(ones).tolist() == [8, 8]
+            assert scaled(ones).tolist() == [9, 9]
     assert scaled(ones).tolist() == [0, 0]
-    assert len(seen) == 3
+    assert len(seen) == 4

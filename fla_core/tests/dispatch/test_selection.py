@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from fakes import CPU, CUDA, domain, implementation, module, plan, plugin
-from fla_core.dispatch import use
+from fla_core.dispatch import policy_text, use
 from fla_core.domain import AxisRange, Domain, Relation
 from fla_core.errors import (
     ImplementationError,
@@ -43,7 +44,7 @@ def test_authority(install: Any) -> None:
     made = plan()
     assert (made.plugin, made.decision.origin) == ("beta", "FLA_BACKEND")
     with use("acme"):
-        made = plan(policy="acme")
+        made = plan(policy=policy_text(None))
     assert (made.plugin, made.decision.origin) == ("acme", "fla_core.use()")
     assert plan(policy="reference").decision.origin == "backend="
     assert runtime.settings.backend == "beta"
@@ -53,6 +54,29 @@ def test_an_operator_without_a_rule_is_left_to_the_environment(install: Any) -> 
     install(plugin("acme"), plugin("beta"), environ={"FLA_BACKEND": "beta"})
     made = plan(policy="kda=acme")
     assert (made.plugin, made.decision.origin) == ("beta", "FLA_BACKEND")
+
+
+@pytest.mark.parametrize(
+    ("call", "blocks", "governs"),
+    [
+        ("kda=acme", ["beta"], ("beta", "fla_core.use()")),
+        ("gla=acme", ["beta"], ("acme", "backend=")),
+        ("kda=acme", ["beta", "kda=acme"], ("beta", "fla_core.use()")),
+        (None, ["acme", "gla=beta"], ("beta", "fla_core.use()")),
+        (None, ["gla=acme", "kda=beta", "simple_gla=beta"], ("acme", "fla_core.use()")),
+        ("kda=acme", ["kda=beta", "simple_gla=beta"], ("zeta", "FLA_BACKEND")),
+    ],
+)
+def test_an_operator_without_a_rule_is_left_to_the_next_level(
+    install: Any, call: str | None, blocks: list[str], governs: tuple[str, str]
+) -> None:
+    environ = {"FLA_BACKEND": "gla=zeta"}
+    install(plugin("acme"), plugin("beta"), plugin("zeta"), environ=environ)
+    with ExitStack() as stack:
+        for policy in blocks:
+            stack.enter_context(use(policy))
+        made = plan(policy=policy_text(call))
+    assert (made.plugin, made.decision.origin) == governs
 
 
 def test_without_any_rule_selection_is_automatic(install: Any) -> None:

@@ -98,7 +98,7 @@ def test_everything_is_as_before_afterwards() -> None:
     inside = []
     with pytest.raises(KeyError), only("reference:gla#chunk"):
         raise KeyError(inside.append(policy_text(None)))
-    assert inside == ["reference"]
+    assert inside == ["|reference"]
     assert (len(RUNTIME.listeners), RUNTIME.trace) == (listeners, trace)
     assert policy_text(None) == ""
 

@@ -32,20 +32,17 @@ class Governing:
 
 
 def governing_rule(runtime: Runtime, contract: str, operator: str, policy: str) -> Governing:
-    """The first that has a rule for the operator: ``policy``, the environment's, automatic.
+    """The rule of the first level that has one: those of ``policy``, the environment's, automatic.
 
     Raises:
         PolicyError: a policy cannot be read, or two of its rules fit equally well.
         UnknownBackendError: it names a plugin that is not installed.
     """
     settings = runtime.settings
-    sources = [(settings.backend, settings.backend_variable)]
-    if policy and policy != settings.backend:
-        within = policy == context.innermost.text
-        sources.insert(0, (policy, context.ORIGIN if within else "backend="))
-    for text, origin in sources:
-        if not text:
-            continue
+    levels = [] if policy == settings.backend else context.levels_of(policy)
+    if settings.backend:
+        levels.append((settings.backend, settings.backend_variable))
+    for text, origin in levels:
         parsed = parse(text, origin)
         check_names(parsed, runtime.registry, origin)
         if (rule := parsed.rule_for(contract, operator, origin)) is not None:

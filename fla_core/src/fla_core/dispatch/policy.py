@@ -10,8 +10,9 @@
 
 ``operators`` is a glob over contracts and public names, optionally with a family before a dot:
 ``kda``, ``chunk_kda``, ``kda.*``, ``kda.chunk_kda``. The most specific glob that matches an
-operator wins. An operator that no rule of a policy matches is left to ``FLA_BACKEND``, and beyond
-that to automatic selection.
+operator wins. An operator that no rule of a policy matches is left to the next level: from
+``backend=`` to the innermost ``use()``, to those around it, to ``FLA_BACKEND`` and beyond that to
+automatic selection.
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ class Policy:
 
     text: str
     rules: tuple[Rule, ...]
+
+    @property
+    def has_rule_for_all(self) -> bool:
+        """True when no operator is left to another policy."""
+        return any(rule.glob == "*" for rule in self.rules)
 
     def rule_for(self, contract: str, operator: str, origin: str = "policy") -> Rule | None:
         """The most specific rule for an operator, or None.
