@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from fla_conformance import boundary
-from fla_conformance.inputs import contradiction
-from fla_conformance.reach import fits, sizes_of
+from fla_conformance.reach import fits
 from fla_conformance.result import Outcome, Result
 from fla_conformance.run import Target, targets
+from fla_conformance.sense import contradiction, sizes_of
 from fla_conformance.suite import Settings
 from fla_conformance.violations import outside
 from fla_core.contracts import CONTRACTS
@@ -83,6 +83,14 @@ def test_honest_plugin_passes() -> None:
 def test_reference_is_honest(target: Target) -> None:
     found = [*results(target, "inside", 4), *results(target, "outside")]
     assert {r.outcome for r in found} == {Outcome.PASS}, [r.detail for r in found if r.detail]
+
+
+def test_samples_are_drawn_when_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boundary, "sample", lambda *given: pytest.fail("drawn"))
+    one = narrow()
+    found = list(boundary.checks(CONTRACTS[one.contract], one, Settings(budget=3)))
+    assert len([check for check in found if check.law == "inside"]) == 6
+    assert len({check.id for check in found}) == len(found)
 
 
 def test_kernel_that_fails_inside_its_domain_is_found() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fla_conformance.device import DeviceAdapter
+from fla_conformance import session
+from fla_conformance.device import AdapterError, DeviceAdapter
+from fla_conformance.result import Outcome
 from plugins_in_process import implementation, installed
 
 
@@ -51,6 +53,32 @@ def test_a_plugin_brings_its_own() -> None:
 
 
 def test_something_else_is_refused() -> None:
-    wrong = pytest.raises(TypeError, match="must return a DeviceAdapter, got 'cpu'")
+    wrong = pytest.raises(AdapterError, match="must return a DeviceAdapter, got 'cpu'")
     with wrong, installed(implementation("gla"), fla_conformance_device=lambda device: "cpu"):
         pass
+
+
+def test_a_hook_that_raises_is_named() -> None:
+    def broken(device: str) -> DeviceAdapter:
+        raise KeyError(device)
+
+    wrong = pytest.raises(AdapterError, match=r"acme: fla_conformance_device\(\) raised KeyError")
+    with wrong, installed(implementation("gla"), fla_conformance_device=broken):
+        pass
+
+
+def test_a_wrong_adapter_is_a_row_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session.card, "plugin_results", lambda record, device: ())
+    problem = AdapterError("reference", "must return a DeviceAdapter, got 'cpu'")
+
+    def refuse(*given: object) -> list[object]:
+        raise problem
+
+    monkeypatch.setattr(session, "_targets", refuse)
+    prepared = session.prepare(session.Request("reference", device="cpu"))
+    report = session.run(prepared)
+    (row,) = report.failures
+    assert (row.id, row.level, row.law) == ("plugin/device", "L0", "device")
+    assert row.outcome is Outcome.FAIL_LAW
+    assert row.detail == str(problem)
+    assert not report.ok

@@ -11,9 +11,10 @@ import pytest
 from fla_conformance.case import REGIMES, Case
 from fla_conformance.fitting import nearest
 from fla_conformance.grid import grid, promoted
-from fla_conformance.inputs import contradiction, make_inputs
+from fla_conformance.inputs import make_inputs
+from fla_conformance.sense import contradiction
 from fla_core.contracts import CONTRACTS
-from fla_core.domain import AxisRange, Domain, Relation
+from fla_core.domain import FLOATS, AxisRange, Domain, Relation
 from plugins_in_process import implementation
 
 NAMES = sorted(CONTRACTS)
@@ -49,7 +50,7 @@ def test_ci_is_a_part_that_has_every_feature_dtype_and_regime(name: str) -> None
     assert both.keys() < everything
     features = frozenset().union(*(case.features for case in both.values()))
     assert features == frozenset(CONTRACTS[name].features)
-    assert {case.dtype for case in both.values()} == {"bfloat16", "float16", "float32"}
+    assert {case.dtype for case in both.values()} == set(FLOATS)
     gated = name not in ("linear_attn", "delta_rule")
     delta = name in ("delta_rule", "gated_delta_rule", "kda")
     wanted = set(REGIMES[:4]) if gated else {"plain"}
@@ -110,7 +111,54 @@ def test_a_narrow_domain_still_gets_cases_all_inside(domain: Domain) -> None:
 def test_what_cannot_be_lowered_stays_out() -> None:
     domain = Domain(features=dict.fromkeys(("gk", "varlen"), "optional"))
     assert all("gv" not in case.features for case in cases("gla", domain=domain))
-    assert cases("gla", domain=Domain(dtypes=("float64",))) == []
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("budget", [1, "ci"])
+def test_an_implementation_of_one_dtype_gets_cases_of_it(dtype: str, budget: Any) -> None:
+    domain = Domain(dtypes=(dtype,), features=dict.fromkeys(("gk", "final_state"), "optional"))
+    found = cases("gla", budget, domain=domain)
+    assert {(case.dtype, case.direction) for case in found} == {(dtype, "fwd"), (dtype, "bwd")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_few_cases_still_meet_every_dtype(name: str) -> None:
+    one = implementation(name)
+    for level in BOTH:
+        assert {case.dtype for case in grid(CONTRACTS[name], one, level, 4)} == set(FLOATS)
+
+
+def test_gates_in_16_bits_and_hints_are_met() -> None:
+    found = cases("kda", "ci")
+    for direction in ("fwd", "bwd"):
+        some = [case for case in found if case.direction == direction]
+        assert {"float32", "bfloat16"} <= {case.gate_dtype for case in some}
+        assert any(case.safe_gate for case in some)
+        assert any(not case.recompute for case in some)
+    full = {(case.dtype, case.gate_dtype) for case in cases("kda")}
+    assert {("bfloat16", "float16"), ("float32", "bfloat16")} <= full
+    assert {case.gate_dtype for case in cases("linear_attn")} == {"float32"}
+
+
+def test_partial_gradients_are_asked_for_and_no_others() -> None:
+    found = [case for case in cases("gla", gradients=frozenset({"q", "gk"})) if case.gradients]
+    assert {case.gradients for case in found} == {frozenset({"q"}), frozenset({"q", "gk"})}
+    assert all(case.direction == "bwd" for case in found)
+    ids = [case.id for case in found]
+    assert "grad-gk-q" in ids[0]
+    assert len(found) == len([case for case in cases("gla") if case.direction == "bwd"])
+    assert not grid(CONTRACTS["gla"], implementation("gla", gradients=frozenset({"A_log"})), "L2")
+
+
+def test_what_vanishes_for_a_reason_of_structure_has_no_backward_case() -> None:
+    single = {"K": AxisRange(1, 1)}
+    features = dict.fromkeys(("initial_state", "final_state", "varlen"), "optional")
+    domain = Domain(axes=single, features=features)
+    found = cases("linear_attn", domain=domain)
+    normalised = [case.direction for case in found if "normalize" in case.features]
+    assert set(normalised) == {"fwd"}
+    plain = {case.direction for case in found if "normalize" not in case.features}
+    assert plain == {"fwd", "bwd"}
 
 
 def test_forward_only_has_no_backward_cases() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
 from fla_conformance.case import Case
-from fla_conformance.inputs import features_of, make_inputs, operator_of
+from fla_conformance.inputs import make_inputs, operator_of
+from fla_conformance.sense import SAFE_REGIMES, features_of
+from fla_core import lowerings
 from fla_core.reference.oracle import oracle
 
 SIZES = {"B": 2, "T": 33, "H": 2, "HV": 4, "K": 16, "V": 8}
@@ -75,9 +79,7 @@ def test_regimes_are_what_they_say(regime: str, features: tuple[str, ...]) -> No
     made = make_inputs(case("kda", *features, regime=regime, options=options))
     call = made.call(torch.float64)
     if features:
-        from fla_core.lowerings import gate
-
-        call = gate(call)
+        call = lowerings.gate(call)
     decay = call.g.exp()
     assert (call.g <= 0).all()
     assert {
@@ -110,6 +112,37 @@ def test_a_run_returns_what_the_oracle_does() -> None:
         assert torch.allclose(value, right[name], atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_gates_and_strengths_may_have_16_bits(dtype: str) -> None:
+    made = make_inputs(case("gated_delta_rule", "g", "beta", "initial_state", gate_dtype=dtype))
+    assert made.present["g"].dtype == made.present["beta"].dtype == getattr(torch, dtype)
+    assert made.present["initial_state"].dtype == torch.float32
+    assert made.present["g"].max() <= 0
+
+
+@pytest.mark.parametrize("regime", SAFE_REGIMES)
+@pytest.mark.parametrize("features", [(), ("gate", "A_log", "dt_bias", "lower_bound")])
+def test_a_safe_gate_keeps_its_promise(regime: str, features: tuple[str, ...]) -> None:
+    options = {"lower_bound": -5.0} if features else None
+    made = make_inputs(case("kda", *features, regime=regime, safe_gate=True, options=options))
+    decay = lowerings.gate(made.call()).g if features else made.call().g
+    assert made.hints.safe_gate
+    assert decay.min() >= -5
+    assert decay.max() < 0
+
+
+def test_hints_and_gradients_travel() -> None:
+    changes = {"recompute": False, "safe_gate": True, "chunk_size": 32, "gate_dtype": "float16"}
+    odd = case(**changes, gradients=frozenset({"q", "g"}))
+    assert "/C32/keep/safe/gates-fp16/grad-g-q/plain/" in odd.id
+    again = Case.from_json(json.loads(json.dumps(odd.to_json())))
+    assert again == odd
+    made = make_inputs(again)
+    assert (made.hints.chunk_size, made.hints.recompute, made.hints.safe_gate) == (32, False, True)
+    assert made.wanted == ("q", "g")
+    assert {name for name, leaf in made.leaves.items() if leaf.requires_grad} == {"q", "g"}
+
+
 def test_leaves_are_fresh() -> None:
     made = make_inputs(case())
     assert all(leaf.requires_grad and leaf.is_leaf for leaf in made.leaves.values())
@@ -136,6 +169,11 @@ def test_scale_and_lower_bound_are_options() -> None:
         (case("kda", "varlen"), "follows from lengths"),
         (case(lengths=(1, 2)), "B must be 1"),
         (case("gated_delta_rule", "g"), "needs 'beta'"),
+        (case(safe_gate=True, regime="resets"), "a safe gate needs regime plain"),
+        (case("kda", "gate", "A_log", safe_gate=True), "and lower_bound where there is 'gate'"),
+        (case(gradients=frozenset({"A_log"})), "no argument 'A_log' to have a gradient"),
+        (case(gradients=frozenset()), "at least one"),
+        (case(direction="fwd", gradients=frozenset({"q"})), "a backward case wants"),
         (case("gla", form="parallel"), "form must be chunk | recurrent"),
     ],
 )

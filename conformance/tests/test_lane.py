@@ -14,10 +14,10 @@ from fla_conformance import lane
 from fla_conformance.case import Case
 from fla_conformance.cases import read_case
 from fla_conformance.expect import Expectation, Expectations
-from fla_conformance.inputs import contradiction
 from fla_conformance.reach import fits, view_of
 from fla_conformance.result import Outcome
 from fla_conformance.run import targets
+from fla_conformance.sense import contradiction
 from fla_conformance.strategy import Space, cases, sample
 from fla_conformance.suite import Settings
 from fla_core.contracts import CONTRACTS

@@ -249,6 +249,16 @@ def test_forward_only_implementation_is_checked_for_its_outputs() -> None:
     assert {"pack-grad", "gradmask"}.isdisjoint(result.law for result in found)
 
 
+def test_partial_gradients_are_checked_alone() -> None:
+    offered = frozenset({"q", "v"})
+    with installed(implementation("simple_gla", gradients=offered)) as (target,):
+        found = [result for law in LAWS.values() for result in results(law, target, 1)]
+    assert {result.outcome for result in found} == {Outcome.PASS}, [r.detail for r in found]
+    assert {"pack-grad", "gradmask"} <= {result.law for result in found}
+    wanted = {tuple(r.case["gradients"] or ()) for r in found if r.case["direction"] == "bwd"}
+    assert wanted == {("q", "v")}
+
+
 def _case(target: Target, law: str) -> Case:
     contract = CONTRACTS[target.declaration.contract]
     return cases_for(LAWS[law], contract, target.declaration)[0]

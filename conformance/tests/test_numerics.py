@@ -53,6 +53,18 @@ def test_gold_is_the_recurrence_and_its_gradient(contract: str) -> None:
         assert torch.allclose(right.values[f"d{name}"], gradient, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("contract", sorted(CONTRACTS))
+def test_float64_is_held_to_its_own_roundings(contract: str) -> None:
+    right = gold(case(contract, dtype="float64"))
+    for name in right.values:
+        for fault in (1e-6, 1e-12):
+            judged = judge(
+                case(contract), spoilt(right, name, lambda x, f=fault: x * (1 + f)), right
+            )
+            assert not judged.passed, (name, fault)
+        assert judge(case(contract), spoilt(right, name, lambda x: x * (1 + 2e-16)), right).passed
+
+
 def test_gold_is_kept_and_the_same_again() -> None:
     first = gold(case())
     assert gold(case()) is first

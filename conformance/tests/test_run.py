@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -151,6 +152,24 @@ def test_the_reference_does_not_compute_in_its_name() -> None:
     assert "chunk_gla has no implementation for this call" in result.detail
 
 
+def test_gradients_that_are_not_offered_are_not_asked_for() -> None:
+    partial = implementation("gla", gradients=frozenset({"q", "v"}))
+    assert outcome_of(partial).outcome is Outcome.REFUSED_DECLARED
+    some = CASE.but(gradients=frozenset({"q", "v"}))
+    found = outcome_of(partial, some)
+    assert found.outcome is Outcome.PASS
+    right: Any = partial.backward
+
+    def negated(call: Any, residuals: Any, grads: Any, needs: Any) -> Any:
+        given = right(call, residuals, grads, needs)
+        assert set(given) == set(needs) == {"q", "v"}
+        return {**given, "v": -given["v"]}
+
+    wrong = outcome_of(replace(partial, backward=negated), some)
+    assert wrong.outcome is Outcome.FAIL_NUMERIC
+    assert wrong.detail.startswith("dv:")
+
+
 def test_what_never_ran_is_missed() -> None:
     with installed(implementation("gla")) as (target,):
         inputs = make_inputs(CASE)
@@ -180,9 +199,9 @@ def test_refusals_are_told_apart_by_what_was_declared() -> None:
     declared = outcome_of(implementation("gla", domain=narrow))
     assert declared.outcome is Outcome.REFUSED_DECLARED
     assert "K=16, wants 64" in declared.detail
-    unforeseen = outcome_of(implementation("gla", verifier=lambda view: (False, "not on a Sunday")))
-    assert unforeseen.outcome is Outcome.REFUSED_UNDECLARED
-    assert "not on a Sunday" in unforeseen.detail
+    narrowed = outcome_of(implementation("gla", verifier=lambda view: (False, "not on a Sunday")))
+    assert narrowed.outcome is Outcome.REFUSED_DECLARED
+    assert "not on a Sunday" in narrowed.detail
     forward_only = implementation("gla", backward=None)
     assert outcome_of(forward_only).outcome is Outcome.REFUSED_DECLARED
     assert outcome_of(forward_only, FORWARD).outcome is Outcome.PASS

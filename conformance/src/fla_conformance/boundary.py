@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from fla_conformance.case import Case, Direction
 from fla_conformance.inputs import make_inputs, operator_of
 from fla_conformance.laws.judging import outcome_of
 from fla_conformance.laws.runner import run_inputs
-from fla_conformance.reach import fits, sizes_of, view_of
+from fla_conformance.reach import fits, view_of
 from fla_conformance.result import Outcome, Result
+from fla_conformance.sense import sizes_of
 from fla_conformance.strategy import sample
 from fla_conformance.suite import Check, Settings
 from fla_conformance.violations import Violation, outside
@@ -102,28 +103,31 @@ def _refusal(error: NoImplementationError, identity: str) -> Verdict | None:
 def checks(
     contract: Contract, implementation: Implementation, settings: Settings
 ) -> Iterator[Check]:
-    """One check for each sample inside the domain and each violation of it."""
+    """One check for each sample inside the domain and each violation of it.
+
+    Samples are drawn when they are wanted: finding out which sizes a domain has takes a second.
+    """
     budget = settings.budget
     count = budget if isinstance(budget, int) else SAMPLES[budget]
     directions: tuple[Direction, ...] = ("fwd", "bwd") if implementation.backward else ("fwd",)
-    seen = set()
+    seed = zlib.crc32(f"{contract.name}#{implementation.variant}".encode()) + settings.seed
     for direction in directions:
-        number = zlib.crc32(f"{contract.name}#{implementation.variant}".encode()) + settings.seed
-        for case in sample(implementation, direction, count, number):
-            if case.id not in seen:
-                seen.add(case.id)
-                name = f"{case.id}:inside"
-                yield Check(name, LEVEL, partial(_inside, case), case, "inside")
+        drawn = cache(partial(sample, implementation, direction, count, seed))
+        for index in range(count):
+            name = f"{contract.name}@{contract.revision}/{direction}/sample{index}"
+            name += f"/s{settings.seed}:inside"
+            yield Check(name, LEVEL, partial(_inside, drawn, index), law="inside")
     for violation in outside(contract, implementation):
         # Without a case: a result for a dtype that is not declared says nothing of that dtype.
         name = f"{contract.name}@{contract.revision}/{violation.subject}:outside"
         yield Check(name, LEVEL, partial(_outside, violation), None, "outside")
 
 
-def _inside(case: Case, target: Target) -> Result:
+def _inside(drawn: Callable[[], list[Case]], index: int, target: Target) -> Result:
     start = time.perf_counter()
+    case = drawn()[index]
     outcome, detail = check_inside(case, target)
-    return _result(target, outcome, detail, start, case)
+    return _result(target, outcome, detail and f"{case.id}: {detail}", start, case)
 
 
 def _outside(violation: Violation, target: Target) -> Result:

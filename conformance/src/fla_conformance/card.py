@@ -23,7 +23,7 @@ from fla_core.contract import Contract
 from fla_core.plugins.api import Implementation
 from fla_core.plugins.load import resolve
 from fla_core.plugins.record import PluginRecord
-from fla_core.plugins.testing import TOOLCHAINS
+from fla_core.testing import TOOLCHAINS
 
 CLAIMS = frozenset({"deterministic", "graph_capture", "batch_invariant"})
 """Promises that the suite can prove; one it does not know would never be."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -14,7 +14,10 @@ from fla_core.domain import SHORT_DTYPES
 Direction = Literal["fwd", "bwd"]
 
 REGIMES = ("plain", "long_memory", "fast_decay", "resets", "parallel_keys")
-"""Distributions of gates and keys; see :mod:`fla_conformance.inputs`."""
+"""Distributions of gates and keys; see :mod:`fla_conformance.draw`."""
+
+GATES = frozenset({"g", "gk", "gv", "beta"})
+"""Arguments of a token whose dtype is not that of q: log gates and writing strengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,10 @@ class Case:
         regime: distribution of gates and keys.
         options: further float arguments (``lower_bound``).
         chunk_size: hint, None for the implementation's own choice.
+        recompute: hint, whether backward recomputes rather than keeps intermediates.
+        safe_gate: hint, a promise that every log gate lies in [-5, 0).
+        gate_dtype: dtype name of gates and writing strengths; float32 becomes float64 where q is.
+        gradients: inputs whose gradient is wanted, in a backward case; None for all.
         seed: of the inputs.
     """
 
@@ -46,6 +53,10 @@ class Case:
     regime: str = "plain"
     options: Mapping[str, float] | None = None
     chunk_size: int | None = None
+    recompute: bool = True
+    safe_gate: bool = False
+    gate_dtype: str = "float32"
+    gradients: frozenset[str] | None = None
     seed: int = 0
 
     @property
@@ -58,8 +69,6 @@ class Case:
         """``kda@1/fwd/bf16/chunk/B2.T64.H2.HV4.K16.V8/varlen+l2norm/plain/s0``."""
         shape = ".".join(f"{axis}{size}" for axis, size in self.sizes.items())
         packed = "" if self.lengths is None else ".N" + "-".join(map(str, self.lengths))
-        details = [] if self.chunk_size is None else [f"C{self.chunk_size}"]
-        details += [f"{name}{value:g}" for name, value in (self.options or {}).items()]
         return "/".join(
             (
                 f"{self.contract}@{self.definition.revision}",
@@ -68,11 +77,27 @@ class Case:
                 self.form,
                 shape + packed,
                 "+".join(sorted(self.features)) or "base",
-                *details,
+                *self._details,
                 self.regime,
                 f"s{self.seed}",
             )
         )
+
+    @property
+    def _details(self) -> Iterator[str]:
+        """What is not as usual."""
+        if self.chunk_size is not None:
+            yield f"C{self.chunk_size}"
+        if not self.recompute:
+            yield "keep"
+        if self.safe_gate:
+            yield "safe"
+        if self.gate_dtype != "float32":
+            yield f"gates-{SHORT_DTYPES[self.gate_dtype]}"
+        if self.gradients is not None:
+            yield "-".join(("grad", *sorted(self.gradients)))
+        for name, value in (self.options or {}).items():
+            yield f"{name}{value:g}"
 
     @property
     def key(self) -> int:
@@ -87,16 +112,18 @@ class Case:
         """Plain data; :meth:`from_json` reads it back."""
         data = asdict(self)
         data["features"] = sorted(self.features)
+        data["gradients"] = None if self.gradients is None else sorted(self.gradients)
         return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
         """The case that :meth:`to_json` wrote."""
-        lengths = data.get("lengths")
+        lengths, gradients = data.get("lengths"), data.get("gradients")
         return cls(
             **{
                 **data,
                 "features": frozenset(data["features"]),
                 "lengths": None if lengths is None else tuple(lengths),
+                "gradients": None if gradients is None else frozenset(gradients),
             }
         )

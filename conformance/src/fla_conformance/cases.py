@@ -44,6 +44,7 @@ def _problem(case: Case) -> str:
     for name, value, words in (
         ("direction", case.direction, ("fwd", "bwd")),
         ("dtype", case.dtype, tuple(SHORT_DTYPES)),
+        ("gate_dtype", case.gate_dtype, tuple(SHORT_DTYPES)),
         ("form", case.form, ("chunk", "recurrent", "parallel")),
         ("regime", case.regime, REGIMES),
     ):

@@ -67,7 +67,7 @@ def _opcheck(case: Case, runner: Runner) -> str | None:
 
 def _arguments(inputs: Inputs, policy: str) -> tuple[object, ...]:
     """The arguments of the torch operator, in the order of its schema."""
-    needs = inputs.present if inputs.case.direction == "bwd" else {}
+    needs = inputs.wanted if inputs.case.direction == "bwd" else ()
     leaves = {**inputs.tensors, **(inputs.leaves if needs else {})}
     return (
         *(leaves[name] for name in inputs.case.definition.input_names),

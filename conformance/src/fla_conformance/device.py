@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fla_core.dispatch.runtime import RUNTIME
+from fla_core.errors import FlaError
 from fla_core.plugins.probe import probe
 from fla_core.plugins.record import PluginRecord
 
@@ -70,20 +71,32 @@ class DeviceAdapter:
             torch.use_deterministic_algorithms(mode, warn_only=warn_only)
 
 
+class AdapterError(FlaError, TypeError):
+    """A plugin's hook ``fla_conformance_device`` gave no adapter."""
+
+    def __init__(self, plugin: str, problem: str) -> None:
+        self.plugin, self.problem = plugin, problem
+        super().__init__(f"{plugin}: fla_conformance_device() {problem}")
+
+    def __reduce__(self) -> tuple[type[AdapterError], tuple[str, str]]:
+        return type(self), (self.plugin, self.problem)
+
+
 def adapter_of(record: PluginRecord, device: str) -> DeviceAdapter:
     """The plugin's own adapter for a device, or the default one.
 
     Raises:
-        TypeError: its hook returned something else.
+        AdapterError: its hook raised, or returned something else.
     """
-    answers = record.hooks.fla_conformance_device(device=device) if record.hooks else []
+    try:
+        answers = record.hooks.fla_conformance_device(device=device) if record.hooks else []
+    except Exception as error:
+        raise AdapterError(record.name, f"raised {type(error).__name__}: {error}") from error
     if not answers:
         return DeviceAdapter(device)
     adapter = answers[0]
     if not isinstance(adapter, DeviceAdapter):
-        raise TypeError(
-            f"{record.name}: fla_conformance_device() must return a DeviceAdapter, got {adapter!r}"
-        )
+        raise AdapterError(record.name, f"must return a DeviceAdapter, got {adapter!r}")
     return adapter
 
 

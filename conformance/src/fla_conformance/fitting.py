@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fla_conformance.case import Case
-from fla_conformance.inputs import features_of
-from fla_conformance.reach import axis_range, declared, required, takes
+from fla_conformance.reach import axis_range, declared, required, takes, vanishes, wanting
+from fla_conformance.sense import features_of
 from fla_core.dispatch.candidates import Candidate
 from fla_core.domain import AxisRange
 from fla_core.plugins.api import Implementation
 from fla_core.plugins.record import Origin, PluginRecord
 
-DTYPES = ("bfloat16", "float16", "float32")
-"""Dtypes of the grid; float64 is the reference's own affair."""
+DTYPES = ("bfloat16", "float16", "float32", "float64")
+"""Dtypes of the grid, those that models use first."""
 
 
 class Fitting:
@@ -41,8 +41,9 @@ class Fitting:
         dtype = next((name for name in dtypes if name in domain.dtypes), None)
         if dtype is None:
             return None
-        wanted = case.but(features=features, dtype=dtype)
-        return next((near for near in self._near(wanted) if self._accepts(near)), None)
+        wanted = wanting(case.but(features=features, dtype=dtype), self._implementation)
+        near = (one for one in self._near(wanted) if not vanishes(one) and self._accepts(one))
+        return next(near, None)
 
     def _accepts(self, case: Case) -> bool:
         bare = replace(self._implementation, verifier=None)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fla_conformance.case import Case, Direction
 from fla_conformance.fitting import Fitting
-from fla_conformance.inputs import features_of
 from fla_conformance.risks import STATES, Risk, risks
+from fla_conformance.sense import features_of
 from fla_core.contract import Contract
 from fla_core.plugins.api import Implementation
 
@@ -100,6 +100,9 @@ def _case(contract: Contract, risk: Risk, direction: Direction, form: str) -> Ca
         regime=risk.regime,
         options=risk.options,
         chunk_size=risk.chunk_size,
+        recompute=risk.recompute,
+        safe_gate=risk.safe_gate,
+        gate_dtype=risk.gate_dtype,
     )
     return case.but(features=features_of(case))
 

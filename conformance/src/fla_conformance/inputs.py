@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 import fla_core.ops  # noqa: F401  (fills OPERATORS)
-from fla_conformance.case import REGIMES, Case
+from fla_conformance.case import Case
 from fla_conformance.draw import Draw, values
-from fla_core.call import NO_HINTS, Call, Hints
+from fla_conformance.sense import contradiction, dtype_of, features_of, is_present, sizes_of
+from fla_core.call import Call, Hints
 from fla_core.contract import TensorSpec
 from fla_core.invoke import invoke
 from fla_core.outputs import outputs_of
@@ -55,9 +56,16 @@ class Inputs:
         return {name: tensor for name, tensor in self.tensors.items() if tensor is not None}
 
     @property
+    def wanted(self) -> tuple[str, ...]:
+        """Inputs whose gradient is wanted; those of the whole case, where it is a backward one."""
+        asked = self.case.gradients
+        return tuple(name for name in self.present if asked is None or name in asked)
+
+    @property
     def leaves(self) -> dict[str, Tensor]:
-        """Fresh leaves, one for each tensor; all of them have a gradient."""
-        return {name: t.detach().requires_grad_() for name, t in self.present.items()}
+        """Fresh leaves, one for each tensor; those whose gradient is wanted require it."""
+        wanted = self.wanted
+        return {n: t.detach().requires_grad_(n in wanted) for n, t in self.present.items()}
 
     @property
     def flags(self) -> frozenset[str]:
@@ -135,27 +143,17 @@ def operator_of(case: Case) -> Operator:
     raise ValueError(f"{case.id}: form must be {forms}, got {case.form!r}")
 
 
-def features_of(case: Case) -> frozenset[str]:
-    """The features in use: those of the case, and those that follow from lengths and sizes."""
-    found = set(case.features)
-    if case.lengths is not None:
-        found.add("varlen")
-    if case.sizes.get("HV", case.sizes["H"]) != case.sizes["H"]:
-        found.add("gva")
-    return frozenset(found)
-
-
 def make_inputs(case: Case, device: torch.device | str = "cpu") -> Inputs:
     """Draw the inputs of a case; the same values on every device and in every process.
 
     Raises:
-        ValueError: the case contradicts itself; see :func:`contradiction`.
+        ValueError: the case contradicts itself; see :mod:`fla_conformance.sense`.
     """
     if problem := contradiction(case):
         raise ValueError(f"{case.id}: {problem}")
     contract, features = case.definition, features_of(case)
     tensors = {
-        spec.name: _tensor(spec, case, features).to(device) if _present(spec, features) else None
+        spec.name: _tensor(spec, case, features).to(device) if is_present(spec, features) else None
         for spec in contract.inputs
     }
     options = dict(case.options or {})
@@ -172,71 +170,8 @@ def make_inputs(case: Case, device: torch.device | str = "cpu") -> Inputs:
         cu_seqlens_cpu=on_host,
         scale=scale,
         options=tuple(options.get(name) for name in contract.options),
-        hints=NO_HINTS if case.chunk_size is None else Hints(chunk_size=case.chunk_size),
+        hints=Hints(case.chunk_size, case.recompute, case.safe_gate),
     )
-
-
-def contradiction(case: Case) -> str:
-    """Why nobody could make this call, whatever the implementation; ``""`` when it can be made."""
-    contract, features, options = case.definition, features_of(case), case.options or {}
-    sizes = _sizes(case)
-    if unknown := sorted(features.difference(contract.features)):
-        return f"{contract.name} has no feature {unknown[0]!r}"
-    if unknown := sorted(set(options).difference(contract.options, {"scale"})):
-        return f"{contract.name} has no option {unknown[0]!r}"
-    if case.regime not in REGIMES:
-        return f"regime must be {' | '.join(REGIMES)}, got {case.regime!r}"
-    for feature, needed in NEEDS.items():
-        known = needed in contract.features
-        if feature in features and known and needed not in features:
-            return f"feature {feature!r} needs {needed!r}"
-    if "gate" in features and not features & {"A_log", "lower_bound"}:
-        return "feature 'gate' needs 'A_log' (or 'lower_bound')"
-    if "lower_bound" in contract.options and ("lower_bound" in features) != (
-        "lower_bound" in options
-    ):
-        return "feature 'lower_bound' and option lower_bound go together"
-    if "states" in features and case.direction == "bwd":
-        return "feature 'states' is inference only"
-    for derived in ("varlen", "gva"):
-        if derived in case.features and derived not in features_of(case.but(features=frozenset())):
-            return f"feature {derived!r} follows from lengths and sizes, which do not have it"
-    if case.lengths is not None and (sizes["B"], sizes["T"]) != (1, sum(case.lengths)):
-        return "packed sequences lie in one row: B must be 1 and T the sum of the lengths"
-    return _form_contradiction(case, features)
-
-
-def _form_contradiction(case: Case, features: frozenset[str]) -> str:
-    # The chunked names of GDN take g and beta as required arguments.
-    if case.contract == "gated_delta_rule" and case.form == "chunk":
-        for name in ("g", "beta"):
-            if name not in features:
-                return f"the chunk form needs {name!r}"
-    return ""
-
-
-NEEDS = {
-    "neg_eigval": "beta_sigmoid",
-    "beta_sigmoid": "beta",
-    "beta_v": "beta",
-    "gate": "g",
-    "A_log": "gate",
-    "dt_bias": "gate",
-    "lower_bound": "gate",
-    "initial_z": "normalize",
-    "narrow_state": "initial_state",
-}
-
-
-def _sizes(case: Case) -> dict[str, int]:
-    sizes = dict(case.sizes)
-    sizes.setdefault("HV", sizes["H"])
-    sizes["N"] = sizes["B"] if case.lengths is None else len(case.lengths)
-    return sizes
-
-
-def _present(spec: TensorSpec, features: frozenset[str]) -> bool:
-    return not spec.optional or spec.name in features
 
 
 def _letters(spec: TensorSpec, features: frozenset[str]) -> tuple[str, ...]:
@@ -249,10 +184,11 @@ def _letters(spec: TensorSpec, features: frozenset[str]) -> tuple[str, ...]:
 
 
 def _tensor(spec: TensorSpec, case: Case, features: frozenset[str]) -> Tensor:
-    sizes = _sizes(case)
+    sizes = sizes_of(case)
     shape = tuple(_size(letter, sizes) for letter in _letters(spec, features))
     draw = Draw(case.contract, case.regime, features, _generator(case, spec.name), _bound(case))
-    return values(spec.name, shape, draw).to(_dtype(spec, case, features))
+    dtype: torch.dtype = getattr(torch, dtype_of(spec, case, features))
+    return values(spec.name, shape, draw).to(dtype)
 
 
 def _size(letter: str, sizes: Mapping[str, int]) -> int:
@@ -271,17 +207,6 @@ def _generator(case: Case, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(name.encode(), case.key))
 
 
-def _dtype(spec: TensorSpec, case: Case, features: frozenset[str]) -> torch.dtype:
-    activation: torch.dtype = getattr(torch, case.dtype)
-    if spec.dtype == "activation":
-        return activation
-    widest = torch.float64 if activation == torch.float64 else torch.float32
-    if spec.name == "initial_state" and "narrow_state" in features:
-        narrow = torch.float32 if widest == torch.float64 else torch.bfloat16
-        return activation if activation.itemsize == 2 else narrow
-    return widest
-
-
 def _boundaries(case: Case, device: torch.device | str) -> tuple[Tensor | None, Tensor | None]:
     if case.lengths is None:
         return None, None
@@ -293,7 +218,7 @@ def _boundaries(case: Case, device: torch.device | str) -> tuple[Tensor | None, 
 def _incoming(case: Case, features: frozenset[str], q: Tensor) -> dict[str, Tensor]:
     if case.direction == "fwd":
         return {}
-    outputs = outputs_of(case.definition, features, _sizes(case), q)
+    outputs = outputs_of(case.definition, features, sizes_of(case), q)
     found = {}
     for name, shape, dtype in zip(outputs.names, outputs.shapes, outputs.dtypes, strict=True):
         drawn = torch.randn(shape, generator=_generator(case, f"d{name}"), dtype=torch.float64)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import cache
 
 from fla_conformance.case import Case
-from fla_conformance.inputs import contradiction, features_of
-from fla_core.contract import Contract, TensorSpec
+from fla_conformance.sense import contradiction, dtypes_of, features_of, sizes_of
+from fla_core.contract import Contract
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.candidates import Candidate
-from fla_core.dispatch.lowered import fit
+from fla_core.dispatch.lowered import Fit, fit
 from fla_core.dispatch.runtime import RUNTIME
 from fla_core.domain import AXES, AxisRange, Domain
 from fla_core.plugins.api import Implementation
@@ -36,34 +36,22 @@ def candidate_of(identity: str) -> Candidate:
     raise LookupError(f"no loaded plugin has the implementation {identity!r}; there are: {has}")
 
 
-def sizes_of(case: Case) -> dict[str, int]:
-    """Every axis letter with its size."""
-    sizes = {"HV": case.sizes["H"], **case.sizes}
-    sizes["N"] = case.sizes["B"] if case.lengths is None else len(case.lengths)
-    return {axis: sizes[axis] for axis in AXES}
+def wanting(case: Case, implementation: Implementation) -> Case:
+    """A backward case that wants the gradients which an implementation offers.
 
-
-def dtypes_of(case: Case) -> dict[str, str]:
-    """Dtype name of each tensor argument that is there, as the suite draws them."""
-    features = features_of(case)
-    present = (s for s in case.definition.inputs if not s.optional or s.name in features)
-    return {spec.name: _dtype(spec, case, features) for spec in present}
-
-
-def _dtype(spec: TensorSpec, case: Case, features: frozenset[str]) -> str:
-    if spec.dtype == "activation":
-        return case.dtype
-    wide = "float64" if case.dtype == "float64" else "float32"
-    if spec.name != "initial_state" or "narrow_state" not in features:
-        return wide
-    if case.dtype in ("float16", "bfloat16"):
-        return case.dtype
-    return "float32" if case.dtype == "float64" else "bfloat16"
+    Of an implementation that offers none of them nothing is wanted, and nothing fits.
+    """
+    offered = implementation.gradients
+    if case.direction == "fwd" or offered is None:
+        return case
+    present = frozenset(dtypes_of(case))
+    return case.but(gradients=None if present <= offered else present & offered)
 
 
 def view_of(case: Case, device: str = "cpu", arch: str = "") -> CallView:
     """The metadata of a case's call, as verifiers see it."""
     dtypes = dtypes_of(case)
+    wanted = frozenset(dtypes) if case.direction == "bwd" else frozenset()
     return CallView(
         contract=case.contract,
         form=case.form,
@@ -73,15 +61,14 @@ def view_of(case: Case, device: str = "cpu", arch: str = "") -> CallView:
         dtypes=dtypes,
         axes=sizes_of(case),
         features=features_of(case),
-        gradients=frozenset(dtypes) if case.direction == "bwd" else frozenset(),
+        gradients=wanted if case.gradients is None else wanted & case.gradients,
     )
 
 
 def fits(case: Case, implementation: Implementation) -> Verdict:
     """Whether a declaration takes a case, with core's lowerings around it; no verifier is asked.
 
-    Gradients of all inputs count as wanted in a backward case. Dispatch is not asked either, so
-    this is what dispatch is compared with.
+    Dispatch is not asked either, so this is what dispatch is compared with.
     """
     contract = case.definition
     if problem := contradiction(case):
@@ -94,11 +81,34 @@ def fits(case: Case, implementation: Implementation) -> Verdict:
     if case.direction == "bwd":
         if implementation.backward is None:
             return Verdict(Reason.GRAD, "forward only; gradients are wanted")
-        given = implementation.gradients
-        missing = sorted(set(fitted.view.dtypes) - given) if given is not None else []
-        if missing:
+        if missing := _missing_gradients(fitted, implementation.gradients):
             return Verdict(Reason.GRAD, f"no gradient of {', '.join(missing)}")
     return implementation.domain.check(fitted.view)
+
+
+def vanishes(case: Case) -> bool:
+    """Whether a gradient of the case is zero for a reason of structure, in a whole block.
+
+    A normalised vector of one channel is a sign, and the first output of a normaliser that starts
+    from nothing is the first value, whatever q and k are. What arithmetic leaves of such a
+    gradient is the dust of terms that cancel; the spread, which is zero, is no unit for it.
+    Forward nothing cancels.
+    """
+    if case.direction == "fwd":
+        return False
+    if case.sizes["K"] == 1 and case.features & {"normalize", "l2norm"}:
+        return True
+    lengths = (case.sizes["T"],) if case.lengths is None else case.lengths
+    return "normalize" in case.features and "initial_z" not in case.features and 1 in lengths
+
+
+def _missing_gradients(fitted: Fit, offered: frozenset[str] | None) -> list[str]:
+    if offered is None:
+        return []
+    needed = fitted.view.gradients
+    if needed != fitted.raw.gradients:  # what a lowering consumed gets its gradient from the others
+        needed = frozenset(fitted.view.dtypes)
+    return sorted(needed - offered)
 
 
 def declared(case: Case, candidate: Candidate, device: str = "cpu", arch: str = "") -> Verdict:

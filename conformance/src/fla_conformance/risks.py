@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from fla_conformance.case import GATES
 from fla_core.contract import Contract
 
 BASE: Mapping[str, tuple[str, ...]] = {
@@ -31,7 +32,7 @@ class Risk:
         features: beyond what lengths and sizes imply.
         sizes: where they differ from ``B2 T65 H2 HV2 K16 V8``.
         lengths: of packed sequences.
-        regime, dtype, options, chunk_size: as in a case.
+        regime, dtype, options, chunk_size, recompute, safe_gate, gate_dtype: as in a case.
         form: asked for; ``""`` is the implementation's own.
         backward: whether gradients are looked at too.
         core: part of every budget.
@@ -44,6 +45,9 @@ class Risk:
     dtype: str = "bfloat16"
     options: Mapping[str, float] | None = None
     chunk_size: int | None = None
+    recompute: bool = True
+    safe_gate: bool = False
+    gate_dtype: str = "float32"
     form: str = ""
     backward: bool = True
     core: bool = False
@@ -86,6 +90,7 @@ def risks(contract: Contract, form: str) -> Iterator[Risk]:
     yield from _regimes(contract, base)
     yield from _features(contract, base)
     yield from _shapes(contract, base)
+    yield from _gates(contract, base)
     yield from _hints(contract, base, form)
 
 
@@ -93,11 +98,13 @@ def _everyday(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
     yield Risk(base, core=True)
     yield Risk(base, dtype="float16", core=True)
     yield Risk(base, dtype="float32", core=True)
+    yield Risk(base, dtype="float64", core=True)
     yield Risk(base - {"initial_state", "final_state"}, core=True)
     yield Risk(base - {"initial_state"})
     yield Risk(base - {"final_state"})
     yield Risk(base, lengths=PACKED[0], core=True)
     yield Risk(base, lengths=PACKED[0], dtype="float32")
+    yield Risk(base, lengths=PACKED[0], dtype="float64", core=True)
     yield Risk(base - {"initial_state"}, lengths=PACKED[0])
     if "gva" in contract.features:
         yield Risk(base, {"H": 2, "HV": 4}, core=True)
@@ -114,6 +121,7 @@ def _regimes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
     for regime in named:
         yield Risk(base, {"T": 129}, regime=regime, core=True)
         yield Risk(base, regime=regime, dtype="float32", core=regime == "resets")
+        yield Risk(base, regime=regime, dtype="float64")
         yield Risk(base, regime=regime, dtype="float16")
         yield Risk(base, lengths=PACKED[0], regime=regime)
 
@@ -134,8 +142,22 @@ def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
     yield Risk(base, lengths=(1200, 0, 300))
 
 
+def _gates(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
+    given = {spec.name for spec in contract.inputs if not spec.optional or spec.name in base}
+    if not GATES & given:
+        return
+    yield Risk(base, gate_dtype="bfloat16", core=True)
+    yield Risk(base, lengths=PACKED[0], gate_dtype="float16")
+    yield Risk(base, dtype="float32", gate_dtype="bfloat16")
+
+
 def _hints(contract: Contract, base: frozenset[str], form: str) -> Iterator[Risk]:
     yield Risk(base, options={"scale": 0.4}, core=True)
+    yield Risk(base, recompute=False, core=True)
+    yield Risk(base, lengths=PACKED[0], recompute=False)
+    if contract.name not in ("linear_attn", "delta_rule"):
+        yield Risk(base, safe_gate=True, core=True)
+        yield Risk(base, regime="long_memory", safe_gate=True)
     if form == "chunk":
         yield Risk(base, {"T": 100}, chunk_size=64)
         yield Risk(base, {"T": 100}, chunk_size=32)

@@ -108,16 +108,17 @@ def _plain(inputs: Inputs) -> dict[str, Tensor]:
 
 
 def differentiated(inputs: Inputs) -> dict[str, Tensor]:
-    """Outputs, and the gradient of every input, ``inputs.grads`` coming in."""
+    """Outputs, and the gradients that are wanted, ``inputs.grads`` coming in."""
     leaves = inputs.leaves
+    wanted = inputs.wanted
     outputs = inputs.run(leaves)
     names = [name for name in outputs if name in inputs.grads]
     found = torch.autograd.grad(
         [outputs[name] for name in names],
-        list(leaves.values()),
+        [leaves[name] for name in wanted],
         [inputs.grads[name] for name in names],
     )
-    gradients = zip(map(gradient_name, leaves), found, strict=True)
+    gradients = zip(map(gradient_name, wanted), found, strict=True)
     return {**{name: x.detach() for name, x in outputs.items()}, **dict(gradients)}
 
 

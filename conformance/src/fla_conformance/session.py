@@ -13,6 +13,7 @@ from typing import Any
 from fla_conformance import card, suite
 from fla_conformance.case import Case
 from fla_conformance.cases import read_case
+from fla_conformance.device import AdapterError
 from fla_conformance.expect import FILE_NAME, Expectations, load
 from fla_conformance.levels import up_to
 from fla_conformance.report import Report
@@ -161,10 +162,16 @@ def prepare(request: Request) -> Prepared:
     narrowed = request.case or (request.only and not whole_plugin)
     early = tuple(card.plugin_results(record, device)) if not narrowed else ()
     usable = all(row.outcome is Outcome.PASS for row in early)
+    settings = Settings(request.level, request.budget, request.seed)
     if whole_plugin or not usable:
-        settings = Settings(request.level, request.budget, request.seed)
         return Prepared(request, record, device, "", settings, (), early)
-    return replace(load_here(request, device), early=early)
+    try:
+        return replace(load_here(request, device), early=early)
+    except AdapterError as error:
+        row = Result(
+            "plugin/device", record.name, "L0", Outcome.FAIL_LAW, detail=str(error), law="device"
+        )
+        return Prepared(request, record, device, "", settings, (), (*early, row))
 
 
 def load_here(request: Request, device: str) -> Prepared:

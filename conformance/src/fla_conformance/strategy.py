@@ -15,10 +15,19 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from fla_conformance.case import REGIMES, Case, Direction
+from fla_conformance.case import GATES, REGIMES, Case, Direction
 from fla_conformance.draw import DELTA_FAMILY
-from fla_conformance.inputs import NEEDS, features_of
-from fla_conformance.reach import axis_range, fits, forms_of, optional, required, takes
+from fla_conformance.reach import (
+    axis_range,
+    fits,
+    forms_of,
+    optional,
+    required,
+    takes,
+    vanishes,
+    wanting,
+)
+from fla_conformance.sense import NEEDS, dtypes_of, features_of, may_be_safe
 from fla_core.contracts import CONTRACTS
 from fla_core.domain import AxisRange
 from fla_core.plugins.api import Implementation
@@ -32,6 +41,7 @@ TOKENS = (1, 0, 2, 5, 15, 16, 17, 33, 63, 64, 65, 70)
 HEADS, GROUPS = (1, 2, 3), (1, 2, 4)
 BATCHES, SEQUENCES = (1, 0, 2, 3), (1, 2, 3, 5)
 CHUNKS = (None, 16, 32, 64)
+GATE_DTYPES = ("float32", "bfloat16", "float16")
 SEEDS = 2**16
 LOWER_BOUND = -5.0
 
@@ -77,8 +87,13 @@ class Space:
         )
         case = self._with_features(bare, pick)
         case = self._with_sizes(case, pick)
+        case = case.but(regime=pick(self._regimes))
         case = case.but(
-            regime=pick(self._regimes), chunk_size=pick(CHUNKS), seed=pick(range(SEEDS))
+            chunk_size=pick(CHUNKS),
+            recompute=pick((True, False)),
+            safe_gate=pick((False, True)) if may_be_safe(case) else False,
+            gate_dtype=pick(GATE_DTYPES) if GATES & dtypes_of(case).keys() else GATE_DTYPES[0],
+            seed=pick(range(SEEDS)),
         )
         return case.but(features=features_of(case))
 
@@ -93,12 +108,13 @@ class Space:
         features = self._closed(chosen, case.form)
         packed = "varlen" in features
         options = {"lower_bound": LOWER_BOUND} if "lower_bound" in features else None
-        return case.but(
+        complete = case.but(
             features=frozenset(features - {"varlen", "gva"}),
             lengths=(1,) if packed else None,
             options=options,
             sizes={**case.sizes, "HV": 2} if "gva" in features else case.sizes,
         )
+        return wanting(complete, self.implementation)
 
     def _closed(self, chosen: set[str], form: str) -> set[str]:
         """Add what features need; drop those whose needs are not served."""
@@ -115,10 +131,6 @@ class Space:
             more = {NEEDS[name] for name in found if NEEDS.get(name) in self.contract.features}
             if "gate" in found and "lower_bound" not in found:
                 more.add("A_log")
-            if "normalize" in found and self.direction == "bwd":
-                # Without a normaliser from before, the first token's output does not depend on q:
-                # its gradient is the dust of a sum that cancels, and dust has no unit.
-                more.add("initial_z")
             if more <= found:
                 return found
             found |= more
@@ -132,7 +144,7 @@ class Space:
     def _with_sizes(self, case: Case, pick: Pick) -> Case:
         grouped = case.sizes["HV"] != case.sizes["H"]
         # Of all features only these bear upon sizes.
-        normalised = case.features & {"normalize", "l2norm"}
+        normalised = case.features & {"normalize", "l2norm", "initial_z"}
         key = (case.lengths is None, grouped, normalised)
         heads = self._once(("heads", *key), lambda: self._heads(case, grouped))
         for axis in ("K", "V", "H", "HV"):  # one by one, so that each of them shrinks
@@ -144,6 +156,8 @@ class Space:
         if case.lengths is None:
             return case.but(sizes={**case.sizes, **rows})
         lengths = _parts(rows["T"], rows["N"], pick)
+        if vanishes(case.but(lengths=lengths)):
+            lengths = _without_ones(lengths)
         return case.but(sizes={**case.sizes, "B": 1, "T": rows["T"]}, lengths=lengths)
 
     def _once(self, key: Any, make: Callable[[], list[Any]]) -> list[Any]:
@@ -154,9 +168,8 @@ class Space:
     def _heads(self, case: Case, grouped: bool) -> list[dict[str, int]]:
         """Head counts and widths under which some batch and length are declared."""
         found = []
-        # Normalising a single channel leaves a sign: what remains of it and its gradient is dust.
-        low = 2 if {"normalize", "l2norm"} & case.features else 1
-        widths = [k for k in self._few("K") if k >= low]
+        short = case.but(lengths=None)
+        widths = [k for k in self._few("K") if not vanishes(short.but(sizes={"K": k, "T": 2}))]
         values = self._few("V")
         if "normalize" in case.features:
             # The normaliser travels as one more value channel where core lowers it.
@@ -200,7 +213,7 @@ class Space:
                 near = case.but(sizes={**case.sizes, "B": 1 if packed else count, "T": tokens})
                 if packed:
                     near = near.but(lengths=(tokens, *[0] * (count - 1)))
-                if fits(near, self.implementation).ok:
+                if not vanishes(near) and fits(near, self.implementation).ok:
                     found.append({"T": tokens, "N" if packed else "B": count})
                     if first:
                         return found
@@ -223,6 +236,15 @@ def _parts(total: int, count: int, pick: Pick) -> tuple[int, ...]:
     """``count`` lengths, zeros among them, that sum to ``total``."""
     cuts = sorted(pick(range(total + 1)) for _ in range(count - 1))
     return tuple(end - begin for begin, end in pairwise([0, *cuts, total]))
+
+
+def _without_ones(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    """As many lengths with the same sum, none of them one: such a token joins the longest."""
+    found = list(lengths)
+    while 1 in found:
+        found[found.index(1)] = 0
+        found[found.index(max(found))] += 1
+    return tuple(found)
 
 
 def sample(

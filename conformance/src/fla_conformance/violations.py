@@ -8,8 +8,8 @@ from itertools import product
 
 from fla_conformance.case import Case
 from fla_conformance.fitting import Fitting
-from fla_conformance.inputs import NEEDS, contradiction, features_of
-from fla_conformance.reach import axis_range, forms_of, required, sizes_of, view_of
+from fla_conformance.reach import axis_range, forms_of, required, view_of
+from fla_conformance.sense import NEEDS, contradiction, features_of, sizes_of
 from fla_core.contract import Contract
 from fla_core.domain import AxisRange, Relation
 from fla_core.plugins.api import Implementation

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fla_conformance.case import Case
-from fla_conformance.inputs import features_of
+from fla_conformance.sense import features_of
 from fla_core.call import Call
 from fla_core.contract import Contract
 from fla_core.differentiable import Backward, Forward

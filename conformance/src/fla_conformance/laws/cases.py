@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from fla_conformance.case import Case
 from fla_conformance.fitting import DTYPES, Fitting
-from fla_conformance.inputs import contradiction, features_of
 from fla_conformance.laws.law import Law
 from fla_conformance.reach import fits, forms_of, optional, required
+from fla_conformance.sense import contradiction, features_of
 from fla_core.contract import Contract
 from fla_core.plugins.api import Implementation
 

@@ -25,7 +25,7 @@ def _check(case: Case, runner: Runner) -> str | None:
 
 def _wanted(inputs: Inputs, runner: Runner) -> str | None:
     everything = runner.run(inputs).named
-    for needs in _subsets(sorted(inputs.present)):
+    for needs in _subsets(sorted(inputs.wanted)):
         asked = runner.run(inputs, needs=needs).named
         if found := disagreement(asked, everything, inputs.case.dtype, names=list(asked)):
             return f"when only the gradients of {', '.join(needs)} are wanted, {found}"

@@ -76,8 +76,10 @@ def _other(identity: Identity, special: Inputs) -> Inputs:
         spec.name for spec in contract.inputs if spec.optional and spec.name in given
     }
     forms = forms_of(contract.name)
+    wanted = case.gradients
     same = case.but(
         contract=contract.name,
+        gradients=None if wanted is None else wanted & given.keys(),
         form=case.form if case.form in forms else forms[0],
         features=features - {"varlen"},
     )

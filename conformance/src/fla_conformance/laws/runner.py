@@ -112,7 +112,7 @@ class Runner:
 
         Args:
             inputs: the call; its tensors are handed on as they are, strides and all.
-            needs: inputs whose gradient is wanted; all by default.
+            needs: inputs whose gradient is wanted; ``inputs.wanted`` by default.
             grads: incoming gradients by output, those left out stay None; ``inputs.grads`` by
                 default.
             through: makes the call instead of ``inputs.run``, given its tensors by name.
@@ -164,7 +164,7 @@ def run_inputs(
     if inputs.case.direction == "fwd":
         with torch.no_grad():
             return Ran(call(inputs.present), {}, "")
-    wanted = set(inputs.present if needs is None else needs)
+    wanted = set(inputs.wanted if needs is None else needs)
     leaves = {n: t.detach().requires_grad_(n in wanted) for n, t in inputs.present.items()}
     outputs = call(leaves)
     given = inputs.grads if grads is None else grads

@@ -22,6 +22,8 @@ _STATES = {"initial_state": "final_state", "initial_z": "final_z"}
 
 def _check(case: Case, runner: Runner) -> str | None:
     inputs = runner.inputs(case)
+    if not _STATES.keys() & inputs.present.keys() <= set(inputs.wanted):
+        inputs = _without_gradients(inputs)  # there is no gradient to carry back
     whole = runner.run(inputs).named
     ways = [cuts for cuts in _ways(case.sizes["T"]) if _allowed(case, cuts, runner)]
     ways = ways or [cuts for cuts in _in_two(case.sizes["T"]) if _allowed(case, cuts, runner)][:1]
@@ -67,7 +69,7 @@ def _forward(
 
 
 def _without_gradients(inputs: Inputs) -> Inputs:
-    return replace(inputs, case=inputs.case.but(direction="fwd"), grads={})
+    return replace(inputs, case=inputs.case.but(direction="fwd", gradients=None), grads={})
 
 
 def _joined(
@@ -84,7 +86,7 @@ def _joined(
             later = gradients[0].gradients
             part = with_grads(part, **{b: later[a] for a, b in _STATES.items() if a in later})
         gradients.insert(0, runner.run(part))
-    for name in inputs.present:
+    for name in inputs.wanted:
         each = [ran.gradients[name] for ran in gradients]
         if name in _STATES:
             joined[f"d{name}"] = each[0]
