@@ -8,6 +8,7 @@ import pytest
 from command_line import Invoke, Site
 
 from fakes import domain, implementation, plugin
+from fla_core.dispatch.runtime import sandbox
 from fla_core.domain import AxisRange
 from fla_core.plugins.record import PluginRecord
 
@@ -71,6 +72,8 @@ def test_nobody_accepts(invoke: Invoke) -> None:
         (("kda", "--dtype", "int8"), "int8"),
         (("kda", "--feature", "l2nrm"), "did you mean l2norm?"),
         (("kda", "--device", "cuda:x"), "a device such as cuda or cuda:1"),
+        (("kda", "--device", "nonsense"), "one of cpu, cuda, xpu, npu"),
+        (("kda", "--device", "cdua:1"), "'cdua:1' (did you mean cuda"),
         (("kda", "--backend", "acne"), "did you mean 'acme'?"),
     ],
 )
@@ -84,6 +87,32 @@ def test_questions_that_cannot_be_understood(
     as_json = invoke("explain", *arguments, "--json")
     assert as_json.exit_code == 2
     assert text in json.loads(as_json.stdout)["error"]["message"]
+
+
+def test_a_device_that_only_a_plugin_knows(invoke: Invoke) -> None:
+    assert invoke("explain", "kda", "--device", "quark").exit_code == 2
+    with sandbox(plugin("acme", targets=("quark",))):
+        result = invoke("explain", "gla", "--device", "quark")
+    assert result.exit_code == 0
+    assert "gla: acme:gla#chunk" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("device", "note"),
+    [
+        ("cpu", ""),
+        ("cpu:0", ""),
+        ("cpu:7", "there is one cpu, no cpu:7"),
+        ("mps:3", "no mps:3 dev"),
+    ],
+)
+def test_an_index_beyond_what_is_here_is_noted(invoke: Invoke, device: str, note: str) -> None:
+    result = invoke("explain", "gla", "--device", device)
+    assert result.exit_code == 0
+    assert note in result.stdout
+    said = json.loads(invoke("explain", "gla", "--device", device, "--json").stdout)["note"]
+    assert said.startswith(note)
+    assert bool(said) is bool(note)
 
 
 def test_nothing_installed_for_the_device(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -17,6 +18,27 @@ def test_help_names_every_command(invoke: Invoke) -> None:
     for name in ("doctor", "backends", "explain", "selfcheck", "warmup", "new-plugin"):
         assert name in result.stdout
         assert "--json" in invoke(name, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("explain kda --K many --json", "'--K'"),
+        ("explain --json", "argument"),
+        ("explain kda --nonsense --json", "--nonsense"),
+        ("nonsense --json", "nonsense"),
+        ("--json", "--json"),
+        ("selfcheck --K 0 --json", "'--K'"),
+    ],
+)
+def test_usage_errors_are_json_too(invoke: Invoke, words: str, text: str) -> None:
+    result = invoke(*words.split())
+    assert result.exit_code == 2
+    error = json.loads(result.stdout)["error"]
+    assert text in error["message"]
+    assert error["type"].isidentifier()
+    plain = invoke(*words.replace("--json", "").split())
+    assert plain.stdout == "" or "Usage: " in plain.stdout
 
 
 def test_starting_loads_nothing_heavy() -> None:

@@ -10,8 +10,10 @@ import wrong
 from command_line import Invoke, Site, card
 
 from fakes import domain, implementation, plugin
+from fla_core.cli._select import public_matching
 from fla_core.cli.calls.check import CASES, Check, _judge
-from fla_core.contracts import public_names
+from fla_core.contracts import CONTRACTS, public_names
+from fla_core.dispatch.policy import parse
 from fla_core.plugins.record import PluginRecord
 
 FAULTS = {
@@ -50,7 +52,9 @@ def test_every_operator_is_right_on_this_machine(invoke: Invoke) -> None:
     result = invoke("selfcheck", "--backend", "reference", "--json", "--device", "cpu", "--K", "16")
     data = json.loads(result.stdout)
     assert result.exit_code == 0, result.output
-    assert len(data["checks"]) == len(CASES) * len(public_names())
+    seconds = {second for c in CONTRACTS.values() for second, _ in c.aliases}
+    assert {check["operator"] for check in data["checks"]} == public_names().keys() - seconds
+    assert len(data["checks"]) == len(CASES) * (len(public_names()) - len(seconds))
     for check in data["checks"]:
         assert check["status"] == "pass"
         assert check["ran"] == check["planned"] != ""
@@ -131,6 +135,28 @@ def test_what_ran_must_be_what_was_planned() -> None:
     assert "what ran was forward of acme:gla#chunk, backward of reference:gla#chunk" in check.text
     _judge(check, [])
     assert "what ran was nothing" in check.text
+
+
+@pytest.mark.parametrize(
+    ("glob", "names"),
+    [
+        ("retention.*", ["chunk_retention", "fused_chunk_retention"]),
+        ("gdn.*", ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"]),
+        ("gdn", ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule"]),
+        ("chunk_gdn", ["chunk_gated_delta_rule"]),
+        ("kda.chunk_*", ["chunk_kda"]),
+        ("kda", ["chunk_kda", "fused_recurrent_kda"]),
+    ],
+)
+def test_globs_are_those_of_policies(glob: str, names: list[str]) -> None:
+    assert public_matching(glob)[: len(names)] == names
+    policy = parse(f"{glob}=reference")
+    matched = {
+        dict(contract.aliases).get(name, name)
+        for name, (contract, _) in public_names().items()
+        if policy.rule_for(contract.name, name)
+    }
+    assert sorted(public_matching(glob)) == sorted(matched)
 
 
 def test_text(invoke: Invoke) -> None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import typer
 
 from fla_core.cli import backends, doctor, explain, new_plugin, selfcheck, warmup
+from fla_core.cli._group import Group
 
 app = typer.Typer(
     name="fla-kernels",
+    cls=Group,
     help="Linear attention kernels: what is installed, what would run, and is it right?",
     no_args_is_help=True,
     add_completion=False,

@@ -7,22 +7,23 @@ from fnmatch import fnmatchcase
 from fla_core.contract import Contract
 from fla_core.contracts import CONTRACTS, public_names
 from fla_core.dispatch.explain import find_operator
+from fla_core.dispatch.policy import operator_names
 
 
 def public_matching(pattern: str) -> list[str]:
-    """Public names that a glob over names, contracts or ``contract.name`` stands for, in order.
+    """Public names that a glob, as in a policy, stands for, in order; each once.
+
+    A second name is the same function, so it stands for the first.
 
     Raises:
         UnknownOperatorError: nothing matches; names the closest.
     """
     found = [
-        name
+        dict(contract.aliases).get(name, name)
         for name, (contract, _) in public_names().items()
-        if any(fnmatchcase(n, pattern) for n in (name, contract.name, f"{contract.name}.{name}"))
+        if any(fnmatchcase(spelling, pattern) for spelling in operator_names(contract.name, name))
     ]
-    if not found:
-        found = [public_name(pattern)]
-    return found
+    return list(dict.fromkeys(found)) or [public_name(pattern)]
 
 
 def public_name(text: str) -> str:

@@ -2,8 +2,8 @@
 
 JSON: the keys of :meth:`fla_core.dispatch.decision.Decision.to_json` (``operator``, ``contract``,
 ``device``, ``axes``, ``features``, ``gradients``, ``policy``, ``chosen``, ``plan``, ``considered``,
-``not_asked``) and ``install``, a list of commands that would bring a backend for the device; it is
-empty when an installed plugin can serve that device.
+``not_asked``), ``install``, a list of commands that would bring a backend for the device; it is
+empty when an installed plugin can serve that device, and ``note``, what is odd about the device.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def explain(
     call.
     """
     from fla_core.cli._hints import for_device
+    from fla_core.dispatch.explain import device_note
     from fla_core.dispatch.explain import explain as decide
 
     sizes: dict[str, Any] = {"B": b, "T": t, "H": h, "HV": hv, "K": k, "V": v, "N": n}
@@ -57,22 +58,23 @@ def explain(
             backend=backend,
             **{axis: size for axis, size in sizes.items() if size is not None},
         )
-        install = for_device(decision.view.device)
+        install, note = for_device(decision.view.device), device_note(device)
     if as_json:
-        _view.emit({**decision.to_json(), "install": install})
+        _view.emit({**decision.to_json(), "install": install, "note": note})
     else:
-        _show(decision, install)
+        _show(decision, install, note)
     if decision.chosen is None:
         raise typer.Exit(1)
 
 
-def _show(decision: Decision, install: list[str]) -> None:
+def _show(decision: Decision, install: list[str], note: str) -> None:
     from fla_core.dispatch.decision import describe
 
     to = _view.console()
     to.print(f"{decision.operator}: {decision.plan or 'no implementation'}", style="bold")
     facts = [("call", describe(decision.view))]
     facts.append(("policy", f"{decision.policy} (from {decision.origin})"))
+    facts.append(("note", note))
     if decision.view.device != "cpu" and (decision.chosen or "").startswith("reference:"):
         facts.append(("note", "only the slow reference would serve it; nothing else accepts"))
     facts += [("install" if i == 0 else "", line) for i, line in enumerate(install)]

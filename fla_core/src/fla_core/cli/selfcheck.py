@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @_view.command
 def selfcheck(
-    op: Annotated[str, typer.Option(help="Operators, as a glob: 'kda*', 'chunk_*'.")] = "*",
+    op: Annotated[str, typer.Option(help="Operators, as a glob: 'retention.*', 'chunk_*'.")] = "*",
     device: Annotated[str, typer.Option(help="Where; the accelerator if there is one.")] = "",
     dtype: Annotated[str, typer.Option(help="Of q, k and v: bf16, fp16, fp32.")] = "bf16",
     backend: Annotated[str | None, typer.Option(help="Policy, as in FLA_BACKEND.")] = None,

@@ -12,11 +12,32 @@ from fla_core.dispatch.context import policy_text
 from fla_core.dispatch.decision import Decision
 from fla_core.dispatch.policy import operator_names
 from fla_core.dispatch.resolve import Request, search
-from fla_core.dispatch.runtime import RUNTIME
+from fla_core.dispatch.runtime import RUNTIME, backends
 from fla_core.domain import AXES, SHORT_DTYPES
 from fla_core.errors import ContractError, UnknownOperatorError
 from fla_core.plugins.api import Device
 from fla_core.verify import CallView
+
+DEVICE_TYPES = (
+    "cpu",
+    "cuda",
+    "xpu",
+    "npu",
+    "mps",
+    "hpu",
+    "mtia",
+    "meta",
+    "privateuseone",
+    "hip",
+    "ipu",
+    "maia",
+    "mlu",
+    "musa",
+    "sdaa",
+    "vulkan",
+    "xla",
+)
+"""Names that torch, or a package that adds a device to it, has for types of devices."""
 
 _LONG_DTYPES = {short: name for name, short in SHORT_DTYPES.items()}
 
@@ -164,11 +185,29 @@ class _Facts:
 
 
 def parse_device(operator: str, text: str) -> Device:
-    """Read ``"cuda"`` or ``"cuda:1"`` without torch."""
+    """Read ``"cuda"`` or ``"cuda:1"`` without torch; the type is one that somebody knows."""
     kind, colon, index = text.partition(":")
     if not kind.isidentifier() or (colon and not index.isdecimal()):
         raise ContractError(operator, "device", "a device such as cuda or cuda:1", text)
+    cards = [record.backend for record in backends() if record.backend is not None]
+    targets = [target for card in cards for target in card.targets if target.isidentifier()]
+    known = dict.fromkeys((*DEVICE_TYPES, *targets))
+    if kind not in known:
+        close = difflib.get_close_matches(kind, known, n=3)
+        expected = f"one of {', '.join(known)}"
+        hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+        raise ContractError(operator, "device", expected, f"{text!r}{hint}")
     return Device(kind, int(index) if index else None)
+
+
+def device_note(text: str) -> str:
+    """What is to be said of a device with an index that this machine does not have."""
+    kind, _, index = text.partition(":")
+    if not index:
+        return ""
+    if kind == "cpu":
+        return f"there is one cpu, no {text}" if int(index) else ""
+    return _absence(Device(kind, int(index)))
 
 
 def _default_device() -> str:
