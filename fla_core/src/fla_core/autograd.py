@@ -56,7 +56,7 @@ class _Node(torch.autograd.Function):
         outputs, residuals, base_outputs = run_forward(plan, call, expected, True, first)
         ctx.plan, ctx.bare, ctx.needs = plan, bare, needs
         ctx.counts = len(tensors), len(residuals)
-        mark = _mark(plan, outputs[0])
+        mark = maker_mark(plan, outputs[0])
         ctx.save_for_backward(*tensors, *residuals, *base_outputs, _boundaries(bare), mark)
         ctx.set_materialize_grads(False)
         return _writable(outputs, (*residuals, *base_outputs))
@@ -67,7 +67,7 @@ class _Node(torch.autograd.Function):
         saved = ctx.saved_tensors
         if all(grad is None for grad in grads):
             return (None,) * (5 + inputs)
-        _refuse_another_mark(ctx.plan, saved[-1])
+        refuse_another_maker(ctx.plan, saved[-1])
         call = _with_tensors(ctx.bare, saved[:inputs])
         with torch.no_grad(), without_autocast(call.q.device.type):
             found = run_backward(
@@ -83,7 +83,7 @@ class _Node(torch.autograd.Function):
         return (None,) * 5 + tuple(found.get(name) for name in call.tensors)
 
 
-def _mark(plan: Plan, like: Tensor) -> Tensor:
+def maker_mark(plan: Plan, like: Tensor) -> Tensor:
     """An empty tensor whose shape tells who made the residuals that it is saved with.
 
     Activation checkpointing swaps saved tensors for those of a second forward, which may run under
@@ -92,7 +92,8 @@ def _mark(plan: Plan, like: Tensor) -> Tensor:
     return like.new_empty((0, zlib.crc32(plan.decision.plan.encode())))
 
 
-def _refuse_another_mark(plan: Plan, mark: Tensor) -> None:
+def refuse_another_maker(plan: Plan, mark: Tensor) -> None:
+    """Raise UnsupportedError where the mark is not that of the plan which backward runs."""
     if mark.shape[1] != zlib.crc32(plan.decision.plan.encode()):
         raise UnsupportedError(
             plan.decision.operator,
@@ -172,7 +173,7 @@ def refuse_transforms(operator: str, tensors: Iterable[Tensor | None]) -> None:
         raise UnsupportedError(operator, "forward-mode differentiation", "reverse mode")
 
 
-def device_type(tensors: tuple[Tensor | None, ...]) -> str:
+def device_type_of(tensors: tuple[Tensor | None, ...]) -> str:
     """Device type of q; what is no tensor counts as on the host until the checks name it."""
     q = tensors[0]
     return q.device.type if isinstance(q, Tensor) else "cpu"

@@ -18,7 +18,7 @@ from torch.compiler import is_compiling
 from fla_core.autograd import (
     autocasts,
     cast_for_autocast,
-    device_type,
+    device_type_of,
     differentiable_call,
     refuse_transforms,
     transform_stack,
@@ -68,7 +68,7 @@ def invoke(
         return invoke_traced(
             operator, tensors, flags, scale, cu_seqlens, cu_seqlens_cpu, backend, options, hints
         )
-    if _any_autocast() and autocasts(device := device_type(tensors)):
+    if _any_autocast() and autocasts(device := device_type_of(tensors)):
         tensors = cast_for_autocast(tensors, device)
         with without_autocast(device):
             return invoke(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ import fla_core
 from fla_core import ops
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.runtime import sandbox
-from fla_core.errors import ContractError
+from fla_core.errors import ContractError, UnsupportedError
 from fla_core.torch_ops import bodies
 
 B, H, K, V = 2, 2, 8, 5
@@ -215,15 +216,19 @@ def test_backward_is_bound_to_the_implementation_that_ran_forward() -> None:
     args = arguments("gla")
     outputs = torch.ops.fla_core.gla.default(*args)
     grads = [torch.ones_like(outputs[0]), None]
+    ids = [f"reference:gla#{variant}" for variant in ("chunk", "recurrent")]
+    marks = [torch.empty(0, zlib.crc32(identity.encode())) for identity in ids]
     chunk, token = (
-        bodies.backward(CONTRACTS["gla"], (*args, f"reference:gla#{variant}", [], grads))
-        for variant in ("chunk", "recurrent")
+        bodies.backward(CONTRACTS["gla"], (*args, identity, [mark], grads))
+        for identity, mark in zip(ids, marks, strict=True)
     )
     for a, b in zip(chunk, token, strict=True):
         assert not torch.equal(a, b)  # rounded differently, so both ran
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     with pytest.raises(LookupError, match=r"acme:gla#chunk"):
-        bodies.backward(CONTRACTS["gla"], (*args, "acme:gla#chunk", [], grads))
+        bodies.backward(CONTRACTS["gla"], (*args, "acme:gla#chunk", marks[:1], grads))
+    with pytest.raises(UnsupportedError, match="recomputing with another implementation"):
+        bodies.backward(CONTRACTS["gla"], (*args, ids[0], marks[1:], grads))
 
 
 def test_a_changed_environment_between_forward_and_backward_changes_nothing(

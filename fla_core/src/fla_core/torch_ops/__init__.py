@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from fla_core.autograd import autocasts, cast_for_autocast, device_type
+from fla_core.autograd import autocasts, cast_for_autocast, device_type_of
 from fla_core.call import Hints
 from fla_core.contract import Contract
 from fla_core.contracts import CONTRACTS
@@ -78,7 +78,7 @@ def invoke_traced(
 ) -> tuple[Tensor, ...]:
     """Put one operator into the graph that is being traced; arguments as for eager calls."""
     contract = op.contract
-    if autocasts(device := device_type(tensors)):
+    if autocasts(device := device_type_of(tensors)):
         tensors = cast_for_autocast(tensors, device)
     on = [name for name, flag in zip(contract.flags, flags, strict=True) if flag]
     # Read here, the level is guarded: a graph made outside of one does not serve inside.

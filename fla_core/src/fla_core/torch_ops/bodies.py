@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fla_core.audit import announced_residuals
-from fla_core.autograd import without_autocast
+from fla_core.autograd import maker_mark, refuse_another_maker, without_autocast
 from fla_core.call import Call
 from fla_core.contract import Contract
 from fla_core.errors import UnsupportedError
@@ -35,7 +35,7 @@ def _saved_base_count(prepared: Prepared, contract: Contract) -> int:
 
 
 def forward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
-    """Outputs, then what backward needs: residuals, and base outputs that a lift reads."""
+    """Outputs, then what backward needs: residuals, base outputs that a lift reads, and a mark."""
     request = request_of(contract, args)
     prepared = prepared_once(request, args)
     call = request.real_call(prepared)
@@ -44,7 +44,8 @@ def forward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
             prepared.plan, call, None, bool(request.needs), prepared.first
         )
     prepared.first = False
-    return [*outputs, *residuals, *base]
+    mark = [maker_mark(prepared.plan, outputs[0])] if request.needs else []
+    return [*outputs, *residuals, *base, *mark]
 
 
 def fake_forward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
@@ -58,7 +59,7 @@ def fake_forward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
     announced = announced_residuals(prepared.plan, base_call)
     kept = [call.q.new_empty(shape, dtype=dtype) for shape, dtype in announced]
     base = _empty(base_call) if _saved_base_count(prepared, contract) else []
-    return [*_empty(call), *kept, *base]
+    return [*_empty(call), *kept, *base, maker_mark(prepared.plan, call.q)]
 
 
 def _empty(call: Call) -> list[Tensor]:
@@ -75,6 +76,8 @@ def backward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
     request = request_of(contract, args)
     prepared = prepared_once(request, args, implementation)
     call = request.real_call(prepared)
+    *saved, mark = saved
+    refuse_another_maker(prepared.plan, mark)
     kept = len(saved) - _saved_base_count(prepared, contract)
     with torch.no_grad(), without_autocast(call.q.device.type), _recording():
         found = run_backward(
