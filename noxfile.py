@@ -49,7 +49,7 @@ nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "venv"
 nox.options.envdir = str(ENVIRONMENTS)
 nox.options.reuse_existing_virtualenvs = True
-nox.options.sessions = ["lint", "layers", "types", "docs", "wheels", "tests"]
+nox.options.sessions = ["lint", "layers", "types", "docs", "wheels", "tests", "suite"]
 
 
 def in_dev(session: nox.Session, program: str, *args: str) -> None:
@@ -180,6 +180,27 @@ def hostile(session: nox.Session) -> None:
 def conformance(session: nox.Session) -> None:
     """Tests of the conformance suite."""
     run_pytest(session, "conformance")
+
+
+def run_suite(session: nox.Session, budget: str) -> None:
+    """Prove the reference up to the highest level, by the conformance suite as anybody runs it."""
+    named = ("--fla-plugin=reference", "--fla-level=L4", f"--fla-budget={budget}")
+    parallel = ("-n", "auto", "--dist", "worksteal")
+    options = ("--rootdir=conformance", "--pyargs", "fla_conformance", "-q")
+    in_dev(session, "pytest", *options, *parallel, *named, *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def suite(session: nox.Session) -> None:
+    """The conformance suite on the reference, on a seeded part of the grid."""
+    run_suite(session, "ci")
+
+
+@nox.session(venv_backend="none", requires=["dev"], default=False)
+def conformance_full(session: nox.Session) -> None:
+    """Every night: the whole grid on the reference, and every planted fault."""
+    run_suite(session, "full")
+    in_dev(session, "fla-conformance", "faults", "--budget", "full")
 
 
 @nox.session(venv_backend="none", requires=["dev"], default=False)

@@ -122,6 +122,17 @@ def _one_buffer() -> Callable[[Any, Tensor], Tensor]:
     return reuse
 
 
+def _changes_k_later() -> Callable[[Any, Tensor], Tensor]:
+    runs = iter(range(10**6))
+
+    def change(call: Any, o: Tensor) -> Tensor:
+        if next(runs):
+            call.k.data.mul_(2)
+        return o
+
+    return change
+
+
 def _by_batch(call: Any, o: Tensor) -> Tensor:
     return o * (1.1 if call.q.shape[0] > 1 else 1.0)
 
@@ -163,6 +174,7 @@ VIOLATIONS = {
     "strides ignored": ("stride", spoilt(before=_strides_ignored)),
     "32-bit offsets": ("oob-stride", spoilt(before=_offsets_in_32_bits)),
     "drifts": ("repeat", spoilt(after=first(_counting()))),
+    "argument changed from the second call on": ("repeat", spoilt(after=first(_changes_k_later()))),
     "buffer reused": ("repeat", spoilt(after=first(_one_buffer()))),
     "depends on the batch": ("batchrep", spoilt(after=first(_by_batch))),
     "needs matter": ("gradmask", spoilt(backward=_needs_matter)),

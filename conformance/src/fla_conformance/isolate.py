@@ -21,7 +21,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import IO, Any
 
-from fla_conformance.card import child_environment, ending
+from fla_conformance.card import TIMEOUT, child_environment, ending
+from fla_conformance.gold import gold
 from fla_conformance.report.rows import from_row, to_row
 from fla_conformance.result import Outcome, Result
 from fla_conformance.session import Prepared, Request, load_here
@@ -72,7 +73,7 @@ def _one_implementation(
             elif "done" in message:
                 child.close()
                 return  # what is left was passed over on purpose
-        fate = child.end(prepared.request.timeout)
+        fate = child.end()
         todo = list(by_key.values())
         if current is None and todo and len(todo) == len(child.keys):
             yield from _never_started(prepared, todo, fate)
@@ -95,10 +96,11 @@ def _never_started(prepared: Prepared, todo: list[Task], fate: _End) -> Iterator
 
 
 class _Child:
-    """A child process and its stream of messages."""
+    """A child process and its stream of messages; ``patience`` is how long it may be silent."""
 
     def __init__(self, prepared: Prepared, keys: list[Key]) -> None:
         self.keys = keys
+        self.patience = 0.0
         # Open for as long as the child lives.
         self._errors: IO[str] = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
@@ -120,7 +122,10 @@ class _Child:
             json.dump(orders, pipe, default=str)
 
     def messages(self, silence: float) -> Iterator[dict[str, Any]]:
-        """Lines of the child until it ends or falls silent."""
+        """Lines of the child until it ends or falls silent.
+
+        Before the first one it imports torch and the plugin, which the time for a check is not for.
+        """
         lines: queue.Queue[str | None] = queue.Queue()
 
         def read() -> None:
@@ -131,8 +136,10 @@ class _Child:
             lines.put(None)
 
         threading.Thread(target=read, daemon=True).start()
+        self.patience = max(silence, TIMEOUT)
         try:
-            while (line := lines.get(timeout=silence)) is not None:
+            while (line := lines.get(timeout=self.patience)) is not None:
+                self.patience = silence
                 if line.endswith("\n"):  # the last one of a child that died may be cut
                     yield json.loads(line)
         except queue.Empty:
@@ -144,11 +151,11 @@ class _Child:
             raise
         self._process.wait()
 
-    def end(self, silence: float) -> _End:
+    def end(self) -> _End:
         """How it ended; one that still runs is stopped."""
         if self._process.poll() is None:
             self.kill()
-            return _End(f"no answer within {silence:g} s", silent=True)
+            return _End(f"no answer within {self.patience:g} s", silent=True)
         self._errors.seek(0)
         errors = self._errors.read()
         self.close()
@@ -182,7 +189,9 @@ def main() -> None:
     prepared = load_here(request, orders["device"])
     known = {task.key: task for task in prepared.tasks}
     climb = Climb(request.climb)
-    for task in (known[_key(parts)] for parts in orders["keys"]):
+    ordered = [known[_key(parts)] for parts in orders["keys"]]
+    _warm(ordered)
+    for task in ordered:
         if climb.passes_over(task):
             continue
         say({"begin": list(task.key)})
@@ -193,6 +202,13 @@ def main() -> None:
     sys.stdout.flush()
     # A thread or an exit handler of the plugin's cannot hold up the end.
     os._exit(0)
+
+
+def _warm(ordered: Sequence[Task]) -> None:
+    """Compute gold once, which imports half of torch: the first check's time is not for that."""
+    case = next((task.case for task in ordered if task.case and not task.law), None)
+    if case is not None:
+        gold(case)
 
 
 def _channel() -> Callable[[dict[str, Any]], None]:
