@@ -58,6 +58,26 @@ def check_scale(operator: str, scale: object) -> float:
     raise DtypeError(operator, "scale", "a finite number or None", _kind(scale))
 
 
+SWITCHES = {
+    "final_state": "output_final_state",
+    "l2norm": "use_qk_l2norm_in_kernel",
+    "gate": "use_gate_in_kernel",
+    "beta_sigmoid": "use_beta_sigmoid_in_kernel",
+    "neg_eigval": "allow_neg_eigval",
+    "states": "return_intermediate_states",
+}
+"""Public names of the flags that have another one than their feature."""
+
+
+def check_flags(operator: str, names: Sequence[str], flags: Sequence[object]) -> None:
+    """Check that switches are bools, 0, 1 or numpy's bools: any other text or list is "true"."""
+    for name, flag in zip(names, flags, strict=True):
+        if isinstance(flag, int) and flag in (0, 1):
+            continue
+        if type(flag).__name__ not in ("bool", "bool_"):  # numpy's, by its names of two ages
+            raise DtypeError(operator, SWITCHES.get(name, name), "True or False", _kind(flag))
+
+
 def _kind(value: object) -> str:
     if isinstance(value, Tensor):
         return "a tensor"

@@ -25,11 +25,12 @@ from fla_core.autograd import (
     without_autocast,
 )
 from fla_core.call import NO_HINTS, Call, Hints
-from fla_core.check import check_scale
+from fla_core.check import check_flags, check_scale
 from fla_core.dispatch import policy_text
 from fla_core.errors import DtypeError
 from fla_core.execute import run_forward
 from fla_core.prepare import Memo, Operator, Prepared, checked_call, packed_sequences, prepare
+from fla_core.seqlens import has_data
 
 Outputs = tuple[Tensor, ...]
 
@@ -107,7 +108,8 @@ def invoke(
         if not isinstance(policy, str):
             raise DtypeError(operator.title, "backend", "a policy text or None", repr(policy))
         prepared = _prepare(operator, tensors, flags, options, hints, cu_seqlens, policy, grad)
-        if key is not None:
+        # A fake call has the key of a real one, for which the checks of a first call remain.
+        if key is not None and has_data(tensors[0]):  # type: ignore[arg-type]
             _memo.keep(entries, key, prepared)
     if transform_stack() is not None or forward_ad._current_level >= 0:
         refuse_transforms(operator.title, tensors)
@@ -162,6 +164,7 @@ def _prepare(
     grad: bool,
 ) -> Prepared:
     named = dict(zip(operator.inputs, tensors, strict=True))
+    check_flags(operator.title, operator.contract.flags, flags)
     on = frozenset(n for n, flag in zip(operator.contract.flags, flags, strict=True) if flag)
     needs = frozenset(
         name

@@ -19,7 +19,7 @@ from fla_core.domain import AXES
 from fla_core.dtypes import dtype_name
 from fla_core.errors import ContractError, UnsupportedError
 from fla_core.outputs import Expected, outputs_of
-from fla_core.seqlens import SeqLens, cached_seqlens
+from fla_core.seqlens import SeqLens, cached_seqlens, has_data, is_fake
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,7 @@ def prepare(
             needs,
             traced,
             policy,
+            kept=traced or has_data(q),
         )
     _refuse_unwarmed_capture(operator.title, q, plan)
     # Lowered calls and counts of chunks derive theirs from the call, symbols from the fake one.
@@ -207,11 +208,16 @@ def packed_sequences(
             expected = f"a CPU tensor of shape {list(cu_seqlens.shape)}, as cu_seqlens"
             got = f"shape {list(host_copy.shape)} on {host_copy.device}"
             raise ContractError(operator, "cu_seqlens_cpu", expected, got)
-        if cu_seqlens.device.type == "cpu" and not torch.equal(
-            cu_seqlens, host_copy.to(cu_seqlens)
-        ):
+        readable = cu_seqlens.device.type == "cpu" and has_data(cu_seqlens)
+        if readable and not torch.equal(cu_seqlens, host_copy.to(cu_seqlens)):
             expected = "the values of cu_seqlens"
             raise ContractError(operator, "cu_seqlens_cpu", expected, str(host_copy.tolist()))
+    if not has_data(cu_seqlens if host_copy is None else host_copy) or is_fake(cu_seqlens):
+        raise UnsupportedError(
+            operator,
+            "packing by boundaries without data (a meta or fake tensor)",
+            "tensors on meta beside cu_seqlens_cpu with data, or torch.compile",
+        )
     seqlens = cached_seqlens(cu_seqlens, host_copy)
     if not seqlens.known and _capturing(cu_seqlens):
         return seqlens

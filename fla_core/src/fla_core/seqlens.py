@@ -71,9 +71,19 @@ class _Entry(NamedTuple):
         )
 
 
+def has_data(tensor: Tensor) -> bool:
+    """Whether there is anything to read: meta and fake tensors are shapes only."""
+    return not (tensor.is_meta or is_fake(tensor))
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether it is of a FakeTensorMode, where no operation may depend on values."""
+    return isinstance(tensor, FakeTensor)
+
+
 def _address(tensor: Tensor) -> int:
-    # Assigning to ``data`` moves a tensor and leaves its version; a fake one lies nowhere.
-    return 0 if isinstance(tensor, FakeTensor) else tensor.data_ptr()
+    # Assigning to ``data`` moves a tensor and leaves its version.
+    return tensor.data_ptr()
 
 
 def cached_seqlens(cu_seqlens: Tensor, host_copy: Tensor | None = None) -> SeqLens:
@@ -81,9 +91,10 @@ def cached_seqlens(cu_seqlens: Tensor, host_copy: Tensor | None = None) -> SeqLe
 
     Recognised by identity, version and address, so that packing metadata costs one host copy a
     batch, not one a layer. On the host values are compared too: numpy writes without a version.
-    Tensors made in inference mode carry no version and are read anew each time.
+    Tensors made in inference mode carry no version and are read anew each time, and those without
+    data have nothing to be recognised by.
     """
-    if cu_seqlens.is_inference():
+    if cu_seqlens.is_inference() or not has_data(cu_seqlens):
         return SeqLens(cu_seqlens, _tuple_of(host_copy))
     key = id(cu_seqlens)
     entry = _cache.get(key)

@@ -305,3 +305,28 @@ def test_boundaries_of_one_length_do_not_pass_for_another() -> None:
     short = {n: x[:, :4] if n != "initial_state" else x for n, x in long.items()}
     with pytest.raises(ContractError, match="T = 4"):
         ops.chunk_simple_gla(**short, cu_seqlens=cu)
+
+
+@pytest.mark.parametrize("flag", ["no", "", None, 2, [], torch.tensor(True)], ids=repr)
+def test_switches_that_are_no_bools(flag: Any) -> None:
+    q = torch.ones(1, 3, 1, 4)
+    beta = torch.ones(1, 3, 1)
+    calls: dict[str, Callable[[], Any]] = {
+        "output_final_state": lambda: ops.chunk_gla(q, q, q, q, output_final_state=flag),
+        "state_v_first": lambda: ops.chunk_simple_gla(q, q, q, state_v_first=flag),
+        "use_gate_in_kernel": lambda: ops.chunk_kda(q, q, q, q, beta, use_gate_in_kernel=flag),
+        "use_qk_l2norm_in_kernel": lambda: ops.chunk_delta_rule(
+            q, q, q, beta, use_qk_l2norm_in_kernel=flag
+        ),
+    }
+    for name, call in calls.items():
+        with pytest.raises(DtypeError, match="True or False") as caught:
+            call()
+        assert caught.value.argument == name
+
+
+def test_numpy_bools_are_switches() -> None:
+    numpy = pytest.importorskip("numpy")
+    q = torch.ones(1, 3, 1, 4)
+    assert ops.chunk_gla(q, q, q, -q, output_final_state=numpy.True_)[1] is not None
+    assert ops.chunk_gla(q, q, q, -q, output_final_state=numpy.bool_(0))[1] is None

@@ -67,6 +67,7 @@ def find_plan(
     gradients: frozenset[str],
     traced: bool,
     policy: str,
+    kept: bool = True,
 ) -> Plan:
     """Return the plan for a class of calls; a hit costs one tuple and one lookup.
 
@@ -83,6 +84,8 @@ def find_plan(
         gradients: inputs whose gradient is wanted, empty for inference.
         traced: inside ``torch.compile``; B, T and N then do not count if gradients are wanted.
         policy: from :func:`fla_core.dispatch.context.policy_text`.
+        kept: whether the plan is for later calls too. Of one that is not, nothing is told either:
+            it is for tensors without data, which nobody will compute with.
 
     Raises:
         PolicyError: the policy cannot be understood.
@@ -110,10 +113,11 @@ def find_plan(
             gradients=gradients,
             traced=traced,
         )
-        plan = _make(resolve.Request(contract, operator, device, view, policy))
-        if len(plans) >= MAX_PLANS:
-            plans.clear()
-        plans[key] = plan
+        plan = _make(resolve.Request(contract, operator, device, view, policy), told=kept)
+        if kept:
+            if len(plans) >= MAX_PLANS:
+                plans.clear()
+            plans[key] = plan
     return plan
 
 
@@ -153,13 +157,14 @@ def bound_plan(
     return plan
 
 
-def _make(request: resolve.Request) -> Plan:
+def _make(request: resolve.Request, told: bool) -> Plan:
     state = resolve.search(RUNTIME, request)
     decision = state.decision()
     RUNTIME.trace.decided(decision)
     if state.chosen is None or state.fit is None:
         raise resolve.no_implementation(state)
-    notices.after_selection(state, decision)
+    if told:
+        notices.after_selection(state, decision)
     return _plan(decision, state.chosen, state.fit)
 
 

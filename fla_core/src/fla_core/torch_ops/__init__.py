@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from fla_core.autograd import autocasts, cast_for_autocast, device_type_of
 from fla_core.call import Hints
+from fla_core.check import check_flags
 from fla_core.contract import Contract
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch import policy_text
@@ -80,6 +81,7 @@ def invoke_traced(
     contract = op.contract
     if autocasts(device := device_type_of(tensors)):
         tensors = cast_for_autocast(tensors, device)
+    check_flags(op.title, contract.flags, flags)
     on = [name for name, flag in zip(contract.flags, flags, strict=True) if flag]
     # Read here, the level is guarded: a graph made outside of one does not serve inside.
     if forward_ad._current_level >= 0:
