@@ -1,0 +1,340 @@
+"""Linear attention with one decay a head, or none: host code around the kernels.
+
+Serves the contracts ``simple_gla`` (and with it retention and lightning attention) and the base
+form of ``linear_attn``. Nothing here is tuned at run time, and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fla_core.call import Call
+from fla_triton.kernels.gradients import chunk_gradients, gate_gradients
+from fla_triton.kernels.outputs import chunk_outputs
+from fla_triton.kernels.recurrent import recurrent_outputs
+from fla_triton.kernels.states import chain, chunk_states
+from fla_triton.plan import DECODE_TOKENS, Plan, Problem, Tiles, decode_plan, plan
+from fla_triton.profiles import Profile
+
+Outputs = tuple[Tensor, ...]
+Choose = Callable[[Problem, str], Tiles | None]
+
+
+def no_table(problem: Problem, direction: str) -> Tiles | None:
+    """A table without entries: every plan takes the default tiles."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The implementation on one kind of chip.
+
+    Attributes:
+        profile: the chip.
+        choose: tiles from a tuned table, None for the defaults.
+    """
+
+    profile: Profile
+    choose: Choose = no_table
+
+    def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
+        """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
+        problem = problem_of(call)
+        v, last = call.v, None
+        o = torch.empty_like(v)
+        if "final_state" in call.features:
+            last = _new_state(call, problem)
+        wanted = (o,) if last is None else (o, last)
+        if not problem.tokens or not problem.sequences:
+            if last is not None:
+                last.copy_(_start(call)) if _start(call) is not None else last.zero_()
+        elif problem.longest <= DECODE_TOKENS:
+            self._decode(call, problem, o, last)
+        else:
+            self._chunks(call, problem, o, last)
+        return wanted, ()
+
+    def backward(
+        self,
+        call: Call,
+        residuals: Outputs,
+        grads: Sequence[Tensor | None],
+        needs: frozenset[str],
+    ) -> Mapping[str, Tensor]:
+        """Gradients of the inputs in ``needs``; states are computed anew, none was kept."""
+        problem = problem_of(call)
+        do, dlast = grads[0], None if len(grads) < 2 else grads[1]
+        if not problem.tokens or not problem.sequences:
+            return _gradients_of_nothing(call, dlast, needs)
+        if do is None:
+            do = torch.zeros_like(call.v)
+        return self._gradients(call, problem, do, dlast, needs)
+
+    def _decode(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
+        launch = decode_plan(problem, self.profile)
+        start = _start(call)
+        recurrent_outputs[(launch.grid,)](
+            call.q,
+            call.k,
+            call.v,
+            call.get("g"),
+            call.get("g_gamma"),
+            start,
+            o,
+            last,
+            _boundaries(call),
+            call.q.shape[1],
+            call.scale,
+            **_sizes(problem),
+            **_gates(call),
+            HAS_START=start is not None,
+            HAS_LAST=last is not None,
+            VARLEN=problem.packed,
+            **launch.options,
+        )
+
+    def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
+        todo = plan(problem, "forward", self.profile, self.choose(problem, "forward"))
+        states = self._states(call, problem, todo, (call.k, call.v), _start(call), last)
+        table, count = _table(call, problem, todo)
+        launch = todo.launches["chunks"]
+        tiles = -(-problem.V // todo.tiles.chunk.BV)
+        chunk_outputs[(count * todo.tiles.R * problem.heads * tiles,)](
+            call.q,
+            call.k,
+            call.v,
+            call.get("g"),
+            call.get("g_gamma"),
+            states,
+            o,
+            _boundaries(call),
+            table,
+            call.q.shape[1],
+            call.scale,
+            **_sizes(problem),
+            **_gates(call),
+            VARLEN=problem.packed,
+            PRECISION=precision(call.q),
+            **launch.options,
+        )
+
+    def _states(
+        self,
+        call: Call,
+        problem: Problem,
+        todo: Plan,
+        operands: tuple[Tensor, Tensor],
+        start: Tensor | None,
+        last: Tensor | None,
+        reverse: bool = False,
+    ) -> Tensor:
+        """States before each chunk; ``reverse``: gradients of the states after each."""
+        q = call.q
+        shape = (problem.chunks(todo.tiles.chunk_size), problem.heads, problem.K, problem.V)
+        states = q.new_empty(shape)
+        common = dict(
+            **_sizes(problem),
+            **_gates(call),
+            REVERSE=reverse,
+            VARLEN=problem.packed,
+            PRECISION=precision(q),
+        )
+
+        def run(stage: str, start: Tensor | None, last: Tensor | None, logs: Tensor | None) -> None:
+            launch, totals = todo.launches[stage], stage == "totals"
+            chunk_states[(launch.grid,)](
+                *operands,
+                call.get("g"),
+                call.get("g_gamma"),
+                start,
+                None if totals else states,
+                last,
+                logs,
+                _boundaries(call),
+                q.shape[1],
+                todo.span,
+                todo.segments,
+                todo.segments - totals,
+                call.scale,
+                **common,
+                TOTALS=totals,
+                HAS_START=start is not None,
+                HAS_LAST=last is not None,
+                **launch.options,
+            )
+
+        if todo.segments > 1:
+            heads = problem.sequences * problem.heads
+            joints = _float(q, heads, todo.segments, problem.K, problem.V)
+            logs = _float(q, heads, todo.segments)
+            run("totals", None, joints, logs)
+            launch = todo.launches["chain"]
+            chain[(launch.grid,)](
+                joints,
+                logs,
+                start,
+                todo.segments,
+                KV=problem.K * problem.V,
+                HAS_START=start is not None,
+                **launch.options,
+            )
+            start = joints
+        run("states", start, last, None)
+        return states
+
+    def _gradients(
+        self,
+        call: Call,
+        problem: Problem,
+        do: Tensor,
+        dlast: Tensor | None,
+        needs: frozenset[str],
+    ) -> Mapping[str, Tensor]:
+        todo = plan(problem, "backward", self.profile, self.choose(problem, "backward"))
+        q, k, v, start = call.q, call.k, call.v, _start(call)
+        dstart = _new_state(call, problem) if "initial_state" in needs else None
+        states = self._states(call, problem, todo, (k, v), start, None)
+        dstates = self._states(call, problem, todo, (q, do), dlast, dstart, reverse=True)
+        found = {"q": torch.empty_like(q), "k": torch.empty_like(k), "v": torch.empty_like(v)}
+        if dstart is not None:
+            found["initial_state"] = dstart
+        gates = needs & {"g", "g_gamma"}
+        table, count = _table(call, problem, todo)
+        blocks = todo.tiles.R * problem.heads
+        steps = _float(q, *q.shape[:3]) if gates else None
+        spans = _float(q, count, todo.tiles.R + 1, problem.heads) if gates else None
+        launch = todo.launches["chunks"]
+        chunk_gradients[(count * blocks,)](
+            q,
+            k,
+            v,
+            call.get("g"),
+            call.get("g_gamma"),
+            do,
+            states,
+            dstates,
+            start,
+            dlast,
+            found["q"],
+            found["k"],
+            found["v"],
+            steps,
+            spans,
+            _boundaries(call),
+            table,
+            q.shape[1],
+            call.scale,
+            **_sizes(problem),
+            **_gates(call),
+            HAS_START=start is not None,
+            HAS_DLAST=dlast is not None,
+            WITH_GATES=bool(gates),
+            VARLEN=problem.packed,
+            PRECISION=precision(q),
+            **launch.options,
+        )
+        if gates:
+            dg = torch.empty_like(steps) if "g" in needs else None
+            parts = _float(q, count, problem.heads) if "g_gamma" in needs else None
+            gate_gradients[(count * problem.heads,)](
+                steps,
+                spans,
+                dg,
+                parts,
+                _boundaries(call),
+                table,
+                q.shape[1],
+                H=problem.heads,
+                BT=todo.tiles.BT,
+                R=todo.tiles.R,
+                WITH_G=dg is not None,
+                WITH_GAMMA=parts is not None,
+                VARLEN=problem.packed,
+                num_warps=1,
+            )
+            if dg is not None:
+                found["g"] = dg
+            if parts is not None:
+                found["g_gamma"] = parts.sum(0)
+        return {name: found[name] for name in needs}
+
+
+def problem_of(call: Call) -> Problem:
+    """Sizes of a call; those of packed sequences come from their host copy."""
+    batch, tokens, heads, keys = call.q.shape
+    longest = tokens
+    if call.bounds is not None:
+        longest = max((end - begin for begin, end in pairwise(call.bounds)), default=0)
+    return Problem(
+        sequences=call.num_sequences,
+        tokens=batch * tokens,
+        longest=longest,
+        heads=heads,
+        K=keys,
+        V=call.v.shape[3],
+        itemsize=call.q.element_size(),
+        packed=call.seqlens is not None,
+    )
+
+
+def precision(q: Tensor) -> str:
+    """How matrix products of float32 multiply: as torch's own do.
+
+    Exact products are made of three of TensorFloat32; 16-bit factors are exact in any case.
+    """
+    if q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
+        return "tf32x3"
+    return "tf32"
+
+
+def _sizes(problem: Problem) -> dict[str, int]:
+    return {"H": problem.heads, "K": problem.K, "V": problem.V}
+
+
+def _gates(call: Call) -> dict[str, bool]:
+    return {
+        "HAS_G": call.get("g") is not None,
+        "HAS_GAMMA": call.get("g_gamma") is not None,
+    }
+
+
+def _start(call: Call) -> Tensor | None:
+    return call.get("initial_state")
+
+
+def _boundaries(call: Call) -> Tensor | None:
+    return None if call.seqlens is None else call.seqlens.device
+
+
+def _table(call: Call, problem: Problem, todo: Plan) -> tuple[Tensor | None, int]:
+    """Chunks of packed sequences, and how many chunks there are."""
+    size = todo.tiles.chunk_size
+    if call.seqlens is None:
+        return None, problem.chunks(size)
+    table = call.seqlens.chunk_table(size)
+    return table, table.shape[0]
+
+
+def _float(like: Tensor, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+def _new_state(call: Call, problem: Problem) -> Tensor:
+    return _float(call.q, problem.sequences, problem.heads, problem.K, problem.V)
+
+
+def _gradients_of_nothing(
+    call: Call, dlast: Tensor | None, needs: frozenset[str]
+) -> dict[str, Tensor]:
+    found: dict[str, Any] = {}
+    for name in needs:
+        found[name] = torch.zeros_like(call.tensors[name])
+    if "initial_state" in needs and dlast is not None:
+        found["initial_state"] = dlast.clone()
+    return found
