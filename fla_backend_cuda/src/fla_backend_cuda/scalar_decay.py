@@ -1,4 +1,4 @@
-"""``simple_gla`` and ``linear_attn`` on NVIDIA GPUs: the portable kernels with this chip's tables."""
+"""``simple_gla`` and ``linear_attn`` on NVIDIA GPUs: the portable kernels with a chip's tables."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -19,8 +20,12 @@ from fla_triton.kernels.gradients import chunk_gradients, gate_gradients
 from fla_triton.kernels.outputs import chunk_outputs
 from fla_triton.kernels.recurrent import recurrent_outputs
 from fla_triton.kernels.states import chain, chunk_states
-from fla_triton.plan import DECODE_TOKENS, Plan, Problem, Tiles, decode_plan, plan
+from fla_triton.launch import launch
+from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, Tiles, decode_plan, plan
 from fla_triton.profiles import Profile
+
+FEW_TERMS = 64
+"""Tokens and channels up to which float32 is multiplied exactly."""
 
 Outputs = tuple[Tensor, ...]
 Choose = Callable[[Problem, str], Tiles | None]
@@ -76,52 +81,35 @@ class Kernels:
             do = torch.zeros_like(call.v)
         return self._gradients(call, problem, do, dlast, needs)
 
+    def _plan(self, problem: Problem, direction: str) -> Plan:
+        return _planned(self, problem, direction)
+
     def _decode(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
-        launch = decode_plan(problem, self.profile)
         start = _start(call)
-        recurrent_outputs[(launch.grid,)](
-            call.q,
-            call.k,
-            call.v,
-            call.get("g"),
-            call.get("g_gamma"),
-            start,
-            o,
-            last,
-            _boundaries(call),
-            call.q.shape[1],
-            call.scale,
-            **_sizes(problem),
-            **_gates(call),
-            HAS_START=start is not None,
-            HAS_LAST=last is not None,
-            VARLEN=problem.packed,
-            **launch.options,
+        _run(
+            recurrent_outputs,
+            decode_plan(problem, self.profile),
+            (call.q, call.k, call.v, *_gates(call), start, o, last)
+            + (_boundaries(call), call.q.shape[1], call.scale),
+            {
+                **_common(call, problem),
+                "HAS_START": start is not None,
+                "HAS_LAST": last is not None,
+            },
         )
 
     def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
-        todo = plan(problem, "forward", self.profile, self.choose(problem, "forward"))
+        todo = self._plan(problem, "forward")
         states = self._states(call, problem, todo, (call.k, call.v), _start(call), last)
         table, count = _table(call, problem, todo)
-        launch = todo.launches["chunks"]
-        tiles = -(-problem.V // todo.tiles.chunk.BV)
-        chunk_outputs[(count * todo.tiles.R * problem.heads * tiles,)](
-            call.q,
-            call.k,
-            call.v,
-            call.get("g"),
-            call.get("g_gamma"),
-            states,
-            o,
-            _boundaries(call),
-            table,
-            call.q.shape[1],
-            call.scale,
-            **_sizes(problem),
-            **_gates(call),
-            VARLEN=problem.packed,
-            PRECISION=precision(call.q),
-            **launch.options,
+        columns = -(-problem.V // todo.tiles.chunk.BV)
+        _run(
+            chunk_outputs,
+            todo.launches["chunks"],
+            (call.q, call.k, call.v, *_gates(call), states, o)
+            + (_boundaries(call), table, call.q.shape[1], call.scale),
+            {**_common(call, problem), "PRECISION": precision(call.q, problem)},
+            count * todo.tiles.R * problem.heads * columns,
         )
 
     def _states(
@@ -136,37 +124,24 @@ class Kernels:
     ) -> Tensor:
         """States before each chunk; ``reverse``: gradients of the states after each."""
         q = call.q
-        shape = (problem.chunks(todo.tiles.chunk_size), problem.heads, problem.K, problem.V)
-        states = q.new_empty(shape)
-        common = dict(
-            **_sizes(problem),
-            **_gates(call),
-            REVERSE=reverse,
-            VARLEN=problem.packed,
-            PRECISION=precision(q),
-        )
+        size = todo.tiles.chunk_size
+        states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
+        common = {**_common(call, problem), "REVERSE": reverse, "PRECISION": precision(q, problem)}
 
         def run(stage: str, start: Tensor | None, last: Tensor | None, logs: Tensor | None) -> None:
-            launch, totals = todo.launches[stage], stage == "totals"
-            chunk_states[(launch.grid,)](
-                *operands,
-                call.get("g"),
-                call.get("g_gamma"),
-                start,
-                None if totals else states,
-                last,
-                logs,
-                _boundaries(call),
-                q.shape[1],
-                todo.span,
-                todo.segments,
-                todo.segments - totals,
-                call.scale,
-                **common,
-                TOTALS=totals,
-                HAS_START=start is not None,
-                HAS_LAST=last is not None,
-                **launch.options,
+            totals = stage == "totals"
+            _run(
+                chunk_states,
+                todo.launches[stage],
+                (*operands, *_gates(call), start, None if totals else states, last, logs)
+                + (_boundaries(call), q.shape[1], todo.span, todo.segments)
+                + (todo.segments - totals, call.scale),
+                {
+                    **common,
+                    "TOTALS": totals,
+                    "HAS_START": start is not None,
+                    "HAS_LAST": last is not None,
+                },
             )
 
         if todo.segments > 1:
@@ -174,15 +149,11 @@ class Kernels:
             joints = _float(q, heads, todo.segments, problem.K, problem.V)
             logs = _float(q, heads, todo.segments)
             run("totals", None, joints, logs)
-            launch = todo.launches["chain"]
-            chain[(launch.grid,)](
-                joints,
-                logs,
-                start,
-                todo.segments,
-                KV=problem.K * problem.V,
-                HAS_START=start is not None,
-                **launch.options,
+            _run(
+                chain,
+                todo.launches["chain"],
+                (joints, logs, start, todo.segments),
+                {"KV": problem.K * problem.V, "HAS_START": start is not None},
             )
             start = joints
         run("states", start, last, None)
@@ -196,73 +167,71 @@ class Kernels:
         dlast: Tensor | None,
         needs: frozenset[str],
     ) -> Mapping[str, Tensor]:
-        todo = plan(problem, "backward", self.profile, self.choose(problem, "backward"))
+        todo = self._plan(problem, "backward")
         q, k, v, start = call.q, call.k, call.v, _start(call)
         dstart = _new_state(call, problem) if "initial_state" in needs else None
         states = self._states(call, problem, todo, (k, v), start, None)
         dstates = self._states(call, problem, todo, (q, do), dlast, dstart, reverse=True)
-        found = {"q": torch.empty_like(q), "k": torch.empty_like(k), "v": torch.empty_like(v)}
-        if dstart is not None:
-            found["initial_state"] = dstart
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        found = {"q": dq, "k": dk, "v": dv, "initial_state": dstart}
         gates = needs & {"g", "g_gamma"}
         table, count = _table(call, problem, todo)
-        blocks = todo.tiles.R * problem.heads
         steps = _float(q, *q.shape[:3]) if gates else None
         spans = _float(q, count, todo.tiles.R + 1, problem.heads) if gates else None
-        launch = todo.launches["chunks"]
-        chunk_gradients[(count * blocks,)](
-            q,
-            k,
-            v,
-            call.get("g"),
-            call.get("g_gamma"),
-            do,
-            states,
-            dstates,
-            start,
-            dlast,
-            found["q"],
-            found["k"],
-            found["v"],
-            steps,
-            spans,
-            _boundaries(call),
-            table,
-            q.shape[1],
-            call.scale,
-            **_sizes(problem),
-            **_gates(call),
-            HAS_START=start is not None,
-            HAS_DLAST=dlast is not None,
-            WITH_GATES=bool(gates),
-            VARLEN=problem.packed,
-            PRECISION=precision(q),
-            **launch.options,
+        _run(
+            chunk_gradients,
+            todo.launches["chunks"],
+            (q, k, v, *_gates(call), do, states, dstates, start, dlast, dq, dk, dv, steps, spans)
+            + (_boundaries(call), table, q.shape[1], call.scale),
+            {
+                **_common(call, problem),
+                "HAS_START": start is not None,
+                "HAS_DLAST": dlast is not None,
+                "WITH_GATES": bool(gates),
+                "PRECISION": precision(q, problem),
+            },
+            count * todo.tiles.R * problem.heads,
         )
         if gates:
             dg = torch.empty_like(steps) if "g" in needs else None
             parts = _float(q, count, problem.heads) if "g_gamma" in needs else None
-            gate_gradients[(count * problem.heads,)](
-                steps,
-                spans,
-                dg,
-                parts,
-                _boundaries(call),
-                table,
-                q.shape[1],
-                H=problem.heads,
-                BT=todo.tiles.BT,
-                R=todo.tiles.R,
-                WITH_G=dg is not None,
-                WITH_GAMMA=parts is not None,
-                VARLEN=problem.packed,
-                num_warps=1,
+            launch(
+                gate_gradients,
+                count * problem.heads,
+                (steps, spans, dg, parts, _boundaries(call), table, q.shape[1]),
+                {
+                    "H": problem.heads,
+                    "BT": todo.tiles.BT,
+                    "R": todo.tiles.R,
+                    "WITH_G": dg is not None,
+                    "WITH_GAMMA": parts is not None,
+                    "VARLEN": problem.packed,
+                },
+                warps=1,
+                stages=1,
             )
-            if dg is not None:
-                found["g"] = dg
-            if parts is not None:
-                found["g_gamma"] = parts.sum(0)
+            found["g"] = dg
+            found["g_gamma"] = None if parts is None else parts.sum(0)
         return {name: found[name] for name in needs}
+
+
+@lru_cache(maxsize=1024)
+def _planned(kernels: Kernels, problem: Problem, direction: str) -> Plan:
+    tiles = kernels.choose(problem, direction)
+    return plan(problem, direction, kernels.profile, tiles)
+
+
+def _run(
+    kernel: Any,
+    planned: Launch,
+    arguments: tuple[Any, ...],
+    constants: Mapping[str, Any],
+    grid: int | None = None,
+) -> None:
+    """Launch a kernel as planned; ``grid`` where packed sequences decide how many programs."""
+    programs = planned.grid if grid is None else grid
+    merged = {**constants, **planned.constants}
+    launch(kernel, programs, arguments, merged, planned.warps, planned.stages)
 
 
 def problem_of(call: Call) -> Problem:
@@ -280,28 +249,34 @@ def problem_of(call: Call) -> Problem:
         V=call.v.shape[3],
         itemsize=call.q.element_size(),
         packed=call.seqlens is not None,
+        gated=call.get("g") is not None,
     )
 
 
-def precision(q: Tensor) -> str:
+def precision(q: Tensor, problem: Problem) -> str:
     """How matrix products of float32 multiply: as torch's own do.
 
-    Exact products are made of three of TensorFloat32; 16-bit factors are exact in any case.
+    Where torch multiplies exactly, three products of TensorFloat32 keep 22 bits, enough for sums of
+    many terms; few terms are multiplied in float32. 16-bit factors are exact in any case.
     """
-    if q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest":
-        return "tf32x3"
-    return "tf32"
+    if q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return "ieee" if problem.longest + problem.K + problem.V <= FEW_TERMS else "tf32x3"
 
 
-def _sizes(problem: Problem) -> dict[str, int]:
-    return {"H": problem.heads, "K": problem.K, "V": problem.V}
-
-
-def _gates(call: Call) -> dict[str, bool]:
+def _common(call: Call, problem: Problem) -> dict[str, Any]:
     return {
+        "H": problem.heads,
+        "K": problem.K,
+        "V": problem.V,
         "HAS_G": call.get("g") is not None,
         "HAS_GAMMA": call.get("g_gamma") is not None,
+        "VARLEN": problem.packed,
     }
+
+
+def _gates(call: Call) -> tuple[Tensor | None, Tensor | None]:
+    return call.get("g"), call.get("g_gamma")
 
 
 def _start(call: Call) -> Tensor | None:

@@ -15,7 +15,6 @@ from pathlib import Path
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
-from interpreter.shims import correct_bfloat16, watch_bounds
 
 from fla_conformance.case import Case
 from fla_conformance.gold import gold
@@ -23,6 +22,7 @@ from fla_conformance.inputs import Inputs, make_inputs
 from fla_conformance.numerics import judge
 from fla_triton.profiles import PROFILES
 from fla_triton.scalar_decay import Kernels
+from interpreter.shims import correct_bfloat16, watch_bounds
 
 
 def answer(inputs: Inputs, kernels: Kernels) -> dict[str, torch.Tensor]:

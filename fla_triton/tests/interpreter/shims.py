@@ -15,10 +15,31 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 BUILDER = interpreter.InterpreterBuilder
-ARITHMETIC = (
-    "fadd fsub fmul fdiv frem precise_divf minimumf maximumf minnumf maxnumf fma exp exp2 log log2"
-    " sqrt precise_sqrt rsqrt fabs floor ceil clampf fneg"
-).split()
+ARITHMETIC = [
+    "fadd",
+    "fsub",
+    "fmul",
+    "fdiv",
+    "frem",
+    "precise_divf",
+    "minimumf",
+    "maximumf",
+    "minnumf",
+    "maxnumf",
+    "fma",
+    "exp",
+    "exp2",
+    "log",
+    "log2",
+    "sqrt",
+    "precise_sqrt",
+    "rsqrt",
+    "fabs",
+    "floor",
+    "ceil",
+    "clampf",
+    "fneg",
+]
 COMPARISONS = [f"fcmp{o}{c}" for o in "OU" for c in ("LT", "GT", "LE", "GE", "EQ", "NE")]
 
 
@@ -61,6 +82,11 @@ def correct_bfloat16() -> None:
         _through_float32(name, narrow_result=True)
     for name in (*COMPARISONS, "dot"):
         _through_float32(name, narrow_result=False)
+
+    def constant(self: Any, value: float) -> Any:
+        return _rounded(interpreter.TensorHandle(np.array([value], np.float32), tl.float32))
+
+    BUILDER.get_bf16 = constant
     original = BUILDER.cast_impl
 
     def cast(self: Any, source: Any, target: Any) -> Any:
@@ -71,8 +97,8 @@ def correct_bfloat16() -> None:
             wide = _widened(source)
             return wide if target.scalar == tl.float32 else original(self, wide, target)
         if narrow_to:
-            wide = source if source.dtype.scalar == tl.float32 else original(self, source, tl.float32)
-            return _rounded(wide)
+            single = source.dtype.scalar == tl.float32
+            return _rounded(source if single else original(self, source, tl.float32))
         return original(self, source, target)
 
     BUILDER.cast_impl = cast

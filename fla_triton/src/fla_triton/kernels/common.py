@@ -1,5 +1,8 @@
 """Pieces that several kernels share: where a sequence lies, its gates, guarded tiles."""
 
+# Branches on constants cannot be merged with branches on values: the former vanish.
+# ruff: noqa: C901, SIM102, SIM108
+
 import triton
 import triton.language as tl
 
@@ -79,7 +82,9 @@ def store_rows(
 
 
 @triton.jit
-def state_places(index, row, column, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr):
+def state_places(
+    index, row, column, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr
+):
     """Offsets and mask of tile ``[BK, BV]`` of state ``index`` in ``[.., K, V]``."""
     rows = row + tl.arange(0, BK)
     columns = column + tl.arange(0, BV)

@@ -7,20 +7,26 @@ D_ij = exp(G_i - G_j) for j <= i, and dA_ij = scale D_ij (do_i . v_j):
     dk_j = exp(G_C - G_j) dS v_j + sum_{i >= j} dA_ij q_i
     dv_j = exp(G_C - G_j) dS^T k_j + sum_{i >= j} scale D_ij (q_i . k_j) do_i
 
-A gate g_t decays every pair (j, i) with j < t <= i, where j may lie in the state before the chunk and
-i behind it. With c_ij = dA_ij (q_i . k_j) for what a pair adds to ``sum o . do``,
+A gate g_t decays every pair (j, i) with j < t <= i, where j may lie in the state before the chunk
+and i behind it. With c_ij = dA_ij (q_i . k_j) for what a pair adds to ``sum o . do``,
 
     dg_t = sum_{j < t <= i} c_ij.
 
 These sums are formed as they stand, pairs by rows and columns; as the running sum of
-``q . dq - k . dk``, which is the same, a gradient that a hard gate makes small would be a difference
-of large numbers. Each block sums its own pairs and those that reach into it or out of it;
-``gate_gradients`` adds what passes over it.
+``q . dq - k . dk``, which is the same, a gradient that a hard gate makes small would be a
+difference of large numbers. Each block sums its own pairs and those that reach into it or out of
+it; ``gate_gradients`` adds what passes over it.
 
 A chunk of C tokens is R = 1 or 2 blocks of BT; one program takes one block of one head.
 Bytes a head: q, k, v, do read and dq, dk, dv written once, S and dS of each chunk.
 Flops a token and head: 6 K V + (6 K + 4 V) BT + (R - 1) (3 K + 3 V) BT.
+
+Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16, where copying reaches 4.27 TB/s:
+0.28 ms without gradients of gates (backward less states), 50 % of that rate.
 """
+
+# Branches on constants cannot be merged with branches on values: the former vanish.
+# ruff: noqa: C901, SIM102, SIM108
 
 import triton
 import triton.language as tl
@@ -50,6 +56,7 @@ def state_product(
     ends,
     K: tl.constexpr,
     V: tl.constexpr,
+    BK: tl.constexpr,
     BV: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_DLAST: tl.constexpr,
@@ -59,11 +66,12 @@ def state_product(
     At the ends of a sequence they are the caller's own, in float32, and are not rounded: of one
     token's gate they may be all there is.
     """
-    strips = tl.zeros([16, BV], dtype=tl.float32)
-    for row in range(0, K, 16):
+    ROWS: tl.constexpr = 32 if BK > 32 else BK
+    strips = tl.zeros([ROWS, BV], dtype=tl.float32)
+    for row in tl.static_range(0, K, ROWS):
         for column in range(0, V, BV):
-            places, inside = state_places(slot, row, column, K, V, 16, BV)
-            outer, _ = state_places(head, row, column, K, V, 16, BV)
+            places, inside = state_places(slot, row, column, K, V, ROWS, BV)
+            outer, _ = state_places(head, row, column, K, V, ROWS, BV)
             state = tl.load(states + places, mask=inside, other=0.0).to(tl.float32)
             dstate = tl.load(dstates + places, mask=inside, other=0.0).to(tl.float32)
             if HAS_START:
@@ -262,23 +270,6 @@ def chunk_gradients(
         if block == 1:
             over = tl.sum(wide_q * acc_q)
         tl.store(span + block * H, over)
-        if block == 0:
-            both = state_product(
-                states,
-                dstates,
-                start,
-                dlast,
-                slot,
-                n * H + h,
-                c == 0,
-                (c + 1) * C >= length,
-                K,
-                V,
-                BV,
-                HAS_START,
-                HAS_DLAST,
-            )
-            tl.store(span + R * H, both * decay(before + total + after))
     if R == 2:
         if has_earlier:
             near = tl.zeros([BT, BT], dtype=tl.float32)
@@ -301,6 +292,25 @@ def chunk_gradients(
         tl.store(steps + rows * H + h, found, mask=live)
     acc_q = tl.dot(dscores, tile_k, acc=acc_q, input_precision=PRECISION)
     store_rows(dq, acc_q, rows, live, h, 0, H, K, BT, BK)
+    if WITH_GATES:
+        if block == 0:
+            both = state_product(
+                states,
+                dstates,
+                start,
+                dlast,
+                slot,
+                n * H + h,
+                c == 0,
+                (c + 1) * C >= length,
+                K,
+                V,
+                BK,
+                BV,
+                HAS_START,
+                HAS_DLAST,
+            )
+            tl.store(span + R * H, both * decay(before + total + after))
 
 
 @triton.jit(do_not_specialize=["T"])

@@ -13,7 +13,13 @@ segment where the one before it ended.
 
 Bytes for N sequences of T tokens: a and b once (twice with segments), T / C * K * V elements of
 states. Flops: 2 T K V a head.
+
+Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16, where copying reaches 4.27 TB/s:
+0.083 ms, 57 % of that rate.
 """
+
+# Branches on constants cannot be merged with branches on values: the former vanish.
+# ruff: noqa: C901, SIM102, SIM108
 
 import triton
 import triton.language as tl
@@ -62,7 +68,8 @@ def chunk_states(
     """One program: one tile of one head's state over one segment of one sequence.
 
     ``TOTALS`` writes what the segment adds to a state of zero (``last``) and its log decay
-    (``logs``); otherwise the state at each chunk (``states``) and, after the last segment, ``last``.
+    (``logs``); otherwise the state at each chunk (``states``) and, after the last segment,
+    ``last``.
     """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -135,7 +142,7 @@ def chain(
     carry = tl.zeros([BLOCK], dtype=tl.float32)
     if HAS_START:
         carry += tl.load(start + head * KV + inner, mask=mask, other=0.0)
-    for part in range(0, segments - 1):
+    for part in range(segments - 1):
         joint = head * segments + part
         added = tl.load(joints + joint * KV + inner, mask=mask, other=0.0)
         tl.store(joints + joint * KV + inner, carry, mask=mask)
