@@ -1,4 +1,4 @@
-"""Kernels in Triton's interpreter against the float64 recurrence, out-of-bounds accesses raising."""
+"""Kernels in Triton's interpreter against the float64 recurrence; stray accesses raise."""
 
 from __future__ import annotations
 

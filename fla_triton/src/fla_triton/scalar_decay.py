@@ -89,8 +89,18 @@ class Kernels:
         _run(
             recurrent_outputs,
             decode_plan(problem, self.profile),
-            (call.q, call.k, call.v, *_gates(call), start, o, last)
-            + (_boundaries(call), call.q.shape[1], call.scale),
+            (
+                call.q,
+                call.k,
+                call.v,
+                *_gates(call),
+                start,
+                o,
+                last,
+                _boundaries(call),
+                call.q.shape[1],
+                call.scale,
+            ),
             {
                 **_common(call, problem),
                 "HAS_START": start is not None,
@@ -106,8 +116,18 @@ class Kernels:
         _run(
             chunk_outputs,
             todo.launches["chunks"],
-            (call.q, call.k, call.v, *_gates(call), states, o)
-            + (_boundaries(call), table, call.q.shape[1], call.scale),
+            (
+                call.q,
+                call.k,
+                call.v,
+                *_gates(call),
+                states,
+                o,
+                _boundaries(call),
+                table,
+                call.q.shape[1],
+                call.scale,
+            ),
             {**_common(call, problem), "PRECISION": precision(call.q, problem)},
             count * todo.tiles.R * problem.heads * columns,
         )
@@ -133,9 +153,20 @@ class Kernels:
             _run(
                 chunk_states,
                 todo.launches[stage],
-                (*operands, *_gates(call), start, None if totals else states, last, logs)
-                + (_boundaries(call), q.shape[1], todo.span, todo.segments)
-                + (todo.segments - totals, call.scale),
+                (
+                    *operands,
+                    *_gates(call),
+                    start,
+                    None if totals else states,
+                    last,
+                    logs,
+                    _boundaries(call),
+                    q.shape[1],
+                    todo.span,
+                    todo.segments,
+                    todo.segments - totals,
+                    call.scale,
+                ),
                 {
                     **common,
                     "TOTALS": totals,
@@ -181,8 +212,26 @@ class Kernels:
         _run(
             chunk_gradients,
             todo.launches["chunks"],
-            (q, k, v, *_gates(call), do, states, dstates, start, dlast, dq, dk, dv, steps, spans)
-            + (_boundaries(call), table, q.shape[1], call.scale),
+            (
+                q,
+                k,
+                v,
+                *_gates(call),
+                do,
+                states,
+                dstates,
+                start,
+                dlast,
+                dq,
+                dk,
+                dv,
+                steps,
+                spans,
+                _boundaries(call),
+                table,
+                q.shape[1],
+                call.scale,
+            ),
             {
                 **_common(call, problem),
                 "HAS_START": start is not None,

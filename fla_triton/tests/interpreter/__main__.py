@@ -4,6 +4,8 @@ A process of its own, since Triton decides on import whether it interprets. The 
 of ``[case, multiprocessors]``; more multiprocessors make a plan cut time into segments.
 """
 
+# ruff: noqa: T201
+
 from __future__ import annotations
 
 import json

@@ -1,7 +1,7 @@
 """Pieces that several kernels share: where a sequence lies, its gates, guarded tiles."""
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
-# ruff: noqa: C901, SIM102, SIM108
+# ruff: noqa: SIM108
 
 import triton
 import triton.language as tl
