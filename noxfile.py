@@ -49,7 +49,7 @@ nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "venv"
 nox.options.envdir = str(ENVIRONMENTS)
 nox.options.reuse_existing_virtualenvs = True
-nox.options.sessions = ["lint", "layers", "types", "docs", "wheels", "tests", "suite"]
+nox.options.sessions = ["lint", "layers", "types", "docs", "wheels", "kernels", "tests", "suite"]
 
 
 def in_dev(session: nox.Session, program: str, *args: str) -> None:
@@ -130,7 +130,7 @@ def layers(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["dev"])
 def types(session: nox.Session) -> None:
     """Static types, strictly."""
-    sources = [f"{folder}/src" for folder in ("fla_core", *BACKENDS, "conformance")]
+    sources = [f"{folder}/src" for folder in ("fla_core", "fla_triton", *BACKENDS, "conformance")]
     in_dev(session, "mypy", *sources, "tools/check_layers.py", "tools/check_wheels.py")
 
 
@@ -168,6 +168,22 @@ def wheels(session: nox.Session) -> None:
 def core(session: nox.Session) -> None:
     """Tests of the core."""
     run_pytest(session, "fla_core")
+
+
+@nox.session
+def kernels(session: nox.Session) -> None:
+    """Triton kernels without a GPU: plans linted, numerics in the interpreter.
+
+    An environment of its own: with Triton installed, other tests would not see what users without
+    it see.
+    """
+    folders = ("fla_core", "fla_triton", "fla_backend_cuda", "conformance")
+    editable = [part for folder in folders for part in ("-e", f"./{folder}")]
+    tools = ("editables", "hatchling", "numpy", "pytest", "pytest-timeout", "triton")
+    session.install("-c", str(CONSTRAINTS), *tools)
+    session.install("-c", str(CONSTRAINTS), "--no-build-isolation", *editable)
+    options = ("--rootdir=fla_triton", f"--timeout={TEST_TIMEOUT_SECONDS}")
+    session.run("pytest", *options, "fla_triton/tests", env={"OMP_NUM_THREADS": "1"})
 
 
 @nox.session(venv_backend="none", requires=["dev"], default=False)

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from fla_backend_cuda import plugin
-from fla_core.plugins import Probe, detect
+from fla_core.contracts import CONTRACTS
+from fla_core.dispatch.validity import find_row
+from fla_core.plugins import Implementation, Probe, detect
+from fla_core.plugins.validate import implementation_problem
 from fla_core.testing import PluginChecks
 
 
@@ -20,7 +23,7 @@ class TestPlugin(PluginChecks):
 
     def test_doctor_needs_no_toolchain(self) -> None:
         report = plugin.fla_doctor()
-        assert report["implementations"] == "this backend has no implementations yet"
+        assert report["implementations"] == "simple_gla, linear_attn on sm90"
         assert {"device files", "torch", "triton"} <= report.keys()
 
 
@@ -51,13 +54,41 @@ def reason(device: str = "cuda:0") -> str:
     return answer.reason
 
 
-def test_everything_is_there_but_kernels(machine: Any) -> None:
-    assert plugin.fla_probe("cuda:1") == Probe(
-        ok=False,
-        reason="GPU 1 with triton 3.6.0 is there, but this backend has no implementations yet",
-        arch="sm90",
-        versions={"torch": "2.11.0", "cuda": "13.0", "triton": "3.6.0"},
-    )
+VERSIONS = {"torch": "2.11.0", "cuda": "13.0", "triton": "3.6.0"}
+
+
+def test_everything_is_there(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    assert plugin.fla_probe("cuda:1") == Probe(ok=True, arch="sm90", versions=VERSIONS)
+
+
+def test_kernel_that_is_wrong(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: False)
+    assert reason() == "GPU 0 with triton 3.6.0 ran a kernel and got it wrong"
+
+
+def test_kernel_that_does_not_compile(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(index: int) -> bool:
+        raise RuntimeError("ptxas failed")
+
+    monkeypatch.setattr(plugin, "_trial_kernel", fail)
+    assert reason() == "looking for the device raised RuntimeError: ptxas failed"
+
+
+@pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)
+def test_implementations_are_valid(item: Implementation) -> None:
+    assert implementation_problem(item, CONTRACTS[item.contract]) == ""
+    assert item.arch == ("sm90",)
+
+
+def test_other_compilers_than_the_one_seen_are_unverified() -> None:
+    def status(arch: str, triton: str) -> str:
+        rows = tuple(plugin.fla_validity())
+        row = find_row(rows, "cuda:simple_gla#chunk", "backward", arch, {"triton": triton})
+        return "" if row is None else row.status
+
+    assert status("sm90", "3.6.0") == "ok"
+    assert status("sm90", "3.7.1") == "unverified"
 
 
 def test_torch_for_amd_gpus(machine: Any) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from fla_core.plugins import Backend, Probe, detect, hookimpl
+from fla_core.domain import AxisRange, Domain
+from fla_core.plugins import Backend, Implementation, Probe, Validity, detect, hookimpl
 
 CARD = Backend(
     name="cuda",
@@ -14,6 +15,9 @@ CARD = Backend(
     priority=50,
     description="NVIDIA GPUs, Triton kernels",
 )
+_STATES = ("varlen", "initial_state", "final_state")
+_GATES = {"simple_gla": ("g", "g_gamma"), "linear_attn": ()}
+_RUN_ON = ("sm90",)
 DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 
 
@@ -24,8 +28,38 @@ def fla_backend() -> Backend:
 
 
 @hookimpl
+def fla_implementations() -> Iterable[Implementation]:
+    """Return what ran on hardware and was right there, in both directions."""
+    for contract, gates in _GATES.items():
+        yield Implementation(
+            contract=contract,
+            revision=1,
+            variant="chunk",
+            forward="fla_backend_cuda.scalar_decay:forward",
+            backward="fla_backend_cuda.scalar_decay:backward",
+            domain=Domain(
+                dtypes=("float16", "bfloat16", "float32"),
+                axes={"K": AxisRange(1, 256), "V": AxisRange(1, 512)},
+                features=dict.fromkeys((*_STATES, *gates), "optional"),
+            ),
+            forms=("chunk", "recurrent", "parallel"),
+            arch=_RUN_ON,
+            claims=frozenset({"deterministic"}),
+        )
+
+
+@hookimpl
+def fla_validity() -> Iterable[Validity]:
+    """Return which compilers the kernels ran under."""
+    for contract in _GATES:
+        name = f"cuda:{contract}#chunk"
+        yield Validity(name, "*", "sm90", "triton>=3.6,<3.7", "ok", "run on one H200")
+        yield Validity(name, "*", "*", "triton", "unverified", "run under triton 3.6 only")
+
+
+@hookimpl
 def fla_probe(device: str) -> Probe:
-    """Look for a CUDA build of torch, a device and the stock Triton."""
+    """Look for a CUDA build of torch, a device and the stock Triton, then run a kernel."""
     return detect.answered(lambda: _look(device))
 
 
@@ -43,11 +77,21 @@ def _look(device: str) -> Probe:
     detect.check_present(torch.cuda, index, "NVIDIA GPU")
     detect.imported("triton")
     versions = {"torch": torch.__version__, "cuda": torch.version.cuda, "triton": triton}
+    arch = detect.gpu_arch(torch, index)
     found = f"{torch.cuda.get_device_name(index)} with {build} {triton}"
-    return detect.without_kernels(found, detect.gpu_arch(torch, index), versions)
+    if not _trial_kernel(index):
+        return Probe(False, f"{found} ran a kernel and got it wrong", arch, versions)
+    return Probe(True, arch=arch, versions=versions)
+
+
+def _trial_kernel(index: int) -> bool:
+    from fla_backend_cuda.trial import runs_on
+
+    return runs_on(index)
 
 
 @hookimpl
 def fla_doctor() -> Mapping[str, str]:
     """Return what metadata and device files say; imports nothing."""
-    return detect.report(DEVICE_FILES, ("torch", "triton"))
+    report = detect.report(DEVICE_FILES, ("torch", "triton"))
+    return {**report, "implementations": f"{', '.join(_GATES)} on {', '.join(_RUN_ON)}"}

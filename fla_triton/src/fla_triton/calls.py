@@ -1,0 +1,91 @@
+"""What kernels need to know of a call: its sizes, constants and tensors."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fla_core.call import Call
+from fla_triton.plan import Plan, Problem
+
+FEW_TERMS = 64
+"""Tokens and channels up to which float32 is multiplied exactly."""
+
+
+def problem_of(call: Call) -> Problem:
+    """Sizes of a call; those of packed sequences come from their host copy."""
+    batch, tokens, heads, keys = call.q.shape
+    longest = tokens
+    if call.bounds is not None:
+        longest = max((end - begin for begin, end in pairwise(call.bounds)), default=0)
+    return Problem(
+        sequences=call.num_sequences,
+        tokens=batch * tokens,
+        longest=longest,
+        heads=heads,
+        K=keys,
+        V=call.v.shape[3],
+        itemsize=call.q.element_size(),
+        packed=call.seqlens is not None,
+        gated=call.get("g") is not None,
+    )
+
+
+def precision(q: Tensor, problem: Problem) -> str:
+    """How matrix products of float32 multiply: as torch's own do.
+
+    Where torch multiplies exactly, three products of TensorFloat32 keep 22 bits, enough for sums of
+    many terms; few terms are multiplied in float32. 16-bit factors are exact in any case.
+    """
+    if q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return "ieee" if problem.longest + problem.K + problem.V <= FEW_TERMS else "tf32x3"
+
+
+def common(call: Call, problem: Problem) -> dict[str, Any]:
+    """Constants that every kernel of the family takes."""
+    return {
+        "H": problem.heads,
+        "K": problem.K,
+        "V": problem.V,
+        "HAS_G": call.get("g") is not None,
+        "HAS_GAMMA": call.get("g_gamma") is not None,
+        "VARLEN": problem.packed,
+    }
+
+
+def gates(call: Call) -> tuple[Tensor | None, Tensor | None]:
+    """Decay of tokens and of heads, where there is one."""
+    return call.get("g"), call.get("g_gamma")
+
+
+def start_of(call: Call) -> Tensor | None:
+    """The state before the first token."""
+    return call.get("initial_state")
+
+
+def boundaries(call: Call) -> Tensor | None:
+    """Boundaries of packed sequences on the device."""
+    return None if call.seqlens is None else call.seqlens.device
+
+
+def chunk_table(call: Call, problem: Problem, todo: Plan) -> tuple[Tensor | None, int]:
+    """Chunks of packed sequences, and how many chunks there are."""
+    size = todo.tiles.chunk_size
+    if call.seqlens is None:
+        return None, problem.chunks(size)
+    table = call.seqlens.chunk_table(size)
+    return table, table.shape[0]
+
+
+def float32(like: Tensor, *shape: int) -> Tensor:
+    """An unwritten float32 tensor beside another."""
+    return torch.empty(shape, dtype=torch.float32, device=like.device)
+
+
+def new_state(call: Call, problem: Problem) -> Tensor:
+    """An unwritten state of every sequence and head."""
+    return float32(call.q, problem.sequences, problem.heads, problem.K, problem.V)

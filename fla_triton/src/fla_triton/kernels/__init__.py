@@ -1,0 +1,1 @@
+"""Kernels in Triton's language; importing one of these modules imports Triton."""

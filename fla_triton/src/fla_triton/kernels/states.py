@@ -1,0 +1,147 @@
+"""States before (or gradients of states after) each chunk of C tokens, with one decay a head.
+
+For one head with running log decays G inside a chunk of C tokens and G_C its total:
+
+    forward   S_{c+1} = exp(G_C) S_c + sum_s k_s (exp(G_C - G_s) v_s)^T
+    backward  dS_{c-1} = exp(G_C) dS_c + sum_s q_s (scale exp(G_s) do_s)^T
+
+Both are one loop: ``a`` is k or q, ``b`` is v or do, and the loop runs over chunks in either
+direction. The state stays in registers in float32; each chunk's is written once, in the dtype in
+which matrix products read it. A sequence whose programs would leave the chip idle is cut into
+segments: one pass sums each segment from zero, ``chain`` joins them, and a second pass starts each
+segment where the one before it ended.
+
+Bytes for N sequences of T tokens: a and b once (twice with segments), T / C * K * V elements of
+states. Flops: 2 T K V a head.
+
+Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16, where copying reaches 4.27 TB/s:
+0.083 ms, 57 % of that rate.
+"""
+
+import triton
+import triton.language as tl
+
+from fla_triton.kernels.common import (
+    decay,
+    first_slot,
+    load_rows,
+    running_gates,
+    sequence_at,
+    state_places,
+)
+
+
+@triton.jit(do_not_specialize=["T", "span", "segments", "parts", "scale"])
+def chunk_states(
+    a,
+    b,
+    g,
+    gamma,
+    start,
+    states,
+    last,
+    logs,
+    cu,
+    T,
+    span,
+    segments,
+    parts,
+    scale,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    C: tl.constexpr,
+    REVERSE: tl.constexpr,
+    TOTALS: tl.constexpr,
+    HAS_G: tl.constexpr,
+    HAS_GAMMA: tl.constexpr,
+    HAS_START: tl.constexpr,
+    HAS_LAST: tl.constexpr,
+    VARLEN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One program: one tile of one head's state over one segment of one sequence.
+
+    ``TOTALS`` writes what the segment adds to a state of zero (``last``) and its log decay
+    (``logs``); otherwise the state at each chunk (``states``) and, after the last segment,
+    ``last``.
+    """
+    pid = tl.program_id(0)
+    NV: tl.constexpr = (V + BV - 1) // BV
+    NK: tl.constexpr = (K + BK - 1) // BK
+    column = (pid % NV) * BV
+    row = (pid // NV % NK) * BK
+    part = pid // (NV * NK) % parts
+    head = pid // (NV * NK) // parts
+    h = head % H
+    n = head // H
+    first, length = sequence_at(cu, n, T, VARLEN)
+    slot = first_slot(first, n, T, C, VARLEN)
+    chunks = tl.cdiv(length, C)
+    segment = segments - 1 - part if REVERSE else part
+    begin = tl.minimum(segment * span, chunks)
+    end = tl.minimum(begin + span, chunks)
+
+    joint = tl.cast(head, tl.int64) * segments + part
+    places, mask = state_places(joint, row, column, K, V, BK, BV)
+    state = tl.zeros([BK, BV], dtype=tl.float32)
+    if HAS_START:
+        state += tl.load(start + places, mask=mask, other=0.0)
+    log = 0.0
+    for step in range(begin, end):
+        c = end - 1 - (step - begin) if REVERSE else step
+        if not TOTALS:
+            kept, inside = state_places((slot + c) * H + h, row, column, K, V, BK, BV)
+            tl.store(states + kept, state.to(states.dtype.element_ty), mask=inside)
+        tokens = c * C + tl.arange(0, C)
+        live = tokens < length
+        rows = first + tokens
+        tile_a = load_rows(a, rows, live, h, row, H, K, C, BK)
+        tile_b = load_rows(b, rows, live, h, column, H, V, C, BV)
+        if HAS_G or HAS_GAMMA:
+            running, until, total, _, _, _ = running_gates(
+                g, gamma, rows, live, h, H, C, HAS_G, HAS_GAMMA
+            )
+            weight = decay(running) * scale if REVERSE else decay(until)
+            tile_b = (tile_b * weight[:, None]).to(tile_b.dtype)
+            state *= decay(total)
+            log += total
+        elif REVERSE:
+            tile_b = (tile_b * scale).to(tile_b.dtype)
+        state = tl.dot(tl.trans(tile_a), tile_b, acc=state, input_precision=PRECISION)
+    if TOTALS:
+        tl.store(last + places, state, mask=mask)
+        tl.store(logs + joint, log, mask=(row == 0) & (column == 0))
+    elif HAS_LAST:
+        # Whatever lies in the segments: one that is empty hands its start on.
+        places, mask = state_places(head, row, column, K, V, BK, BV)
+        tl.store(last + places, state, mask=mask & (part == segments - 1))
+
+
+@triton.jit(do_not_specialize=["segments"])
+def chain(
+    joints,
+    logs,
+    start,
+    segments,
+    KV: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HAS_START: tl.constexpr,
+):
+    """Turn ``joints [N * H, segments, K * V]`` from what segments add into where they start."""
+    pid = tl.program_id(0)
+    blocks: tl.constexpr = (KV + BLOCK - 1) // BLOCK
+    head = tl.cast(pid // blocks, tl.int64)
+    inner = (pid % blocks) * BLOCK + tl.arange(0, BLOCK)
+    mask = inner < KV
+    carry = tl.zeros([BLOCK], dtype=tl.float32)
+    if HAS_START:
+        carry += tl.load(start + head * KV + inner, mask=mask, other=0.0)
+    for part in range(segments - 1):
+        joint = head * segments + part
+        added = tl.load(joints + joint * KV + inner, mask=mask, other=0.0)
+        tl.store(joints + joint * KV + inner, carry, mask=mask)
+        carry = carry * decay(tl.load(logs + joint)) + added
+    tl.store(joints + (head * segments + segments - 1) * KV + inner, carry, mask=mask)

@@ -1,0 +1,1 @@
+"""Running kernels in Triton's interpreter, in a process of its own."""

@@ -1,0 +1,102 @@
+"""Every plan over a table of sizes, for every shipped profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from fla_triton.plan import (
+    Plan,
+    Problem,
+    decode_plan,
+    default_tiles,
+    plan,
+    power_of_two,
+    split_of_time,
+)
+from fla_triton.profiles import PROFILES, Profile
+
+SIZES = [
+    Problem(n, n * t, t, h, k, v, itemsize, packed, gated)
+    for (n, t), h, (k, v), itemsize, packed, gated in product(
+        ((1, 17), (2, 8192), (1, 131072), (2000, 33)),
+        (1, 16, 96),
+        ((1, 1), (16, 8), (60, 100), (64, 64), (100, 129), (128, 128), (256, 256), (256, 512)),
+        (2, 4),
+        (False, True),
+        (False, True),
+    )
+]
+H200 = PROFILES["sm90"]
+PROBLEM = Problem(2, 2 * 8192, 8192, 16, 128, 128, 2)
+
+
+def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
+    """What a device would refuse, or what would leave part of the work undone."""
+    wrong = []
+    tiles = found.tiles
+    for launch in found.launches.values():
+        if not 0 < launch.grid <= profile.grid_limit:
+            wrong.append(f"{launch.stage}: grid {launch.grid}")
+        if launch.shared > profile.shared_memory:
+            wrong.append(f"{launch.stage}: {launch.shared} bytes of shared memory")
+        if launch.warps not in (1, 2, 4, 8):
+            wrong.append(f"{launch.stage}: {launch.warps} warps")
+    sides = (tiles.BT, *(s for t in (tiles.states, tiles.chunk) for s in (t.BK, t.BV)))
+    if any(side < profile.dot_minimum or side & (side - 1) for side in sides):
+        wrong.append(f"tiles {sides}")
+    if tiles.chunk.BK < problem.K:
+        wrong.append(f"{tiles.chunk.BK} of {problem.K} key channels")
+    if tiles.R not in (1, 2):
+        wrong.append(f"{tiles.R} blocks a chunk")
+    chunks = -(-problem.longest // tiles.chunk_size)
+    if not (found.segments - 1) * found.span < chunks <= found.segments * found.span:
+        wrong.append(f"{found.segments} segments of {found.span} for {chunks} chunks")
+    return wrong
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("arch", PROFILES)
+def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
+    profile = PROFILES[arch]
+    found = {p: faults(p, plan(p, direction, profile), profile) for p in SIZES}
+    assert {p: wrong for p, wrong in found.items() if wrong} == {}
+
+
+def test_the_lint_sees_what_does_not_fit() -> None:
+    profile = replace(PROFILES["sm90"], shared_memory=1024, grid_limit=10, dot_minimum=128)
+    text = " ".join(faults(PROBLEM, plan(PROBLEM, "forward", profile), profile))
+    for word in ("grid", "shared memory", "tiles"):
+        assert word in text
+
+
+def test_few_heads_are_cut_along_time() -> None:
+    few = replace(PROBLEM, sequences=1, heads=1)
+    segments, span = split_of_time(few, default_tiles(few, "forward", H200), H200)
+    assert segments >= 3
+    assert (segments - 1) * span < 64 <= segments * span
+
+
+def test_many_heads_are_not() -> None:
+    tiles = default_tiles(PROBLEM, "forward", H200)
+    assert split_of_time(PROBLEM, tiles, H200) == (1, 64)
+
+
+def test_slots_of_packed_sequences_hold_their_chunks() -> None:
+    packed = replace(PROBLEM, sequences=5, tokens=213, longest=130, packed=True)
+    assert packed.chunks(64) >= sum(-(-n // 64) for n in (65, 0, 1, 130, 17))
+
+
+@pytest.mark.parametrize("size", [1, 16, 17, 64, 100, 256])
+def test_power_of_two(size: int) -> None:
+    found = power_of_two(size)
+    assert found >= max(size, 16)
+    assert found & (found - 1) == 0
+    assert found == 16 or found < 2 * size
+
+
+def test_decoding_covers_all_columns() -> None:
+    launch = decode_plan(replace(PROBLEM, longest=1, V=129), PROFILES["sm90"])
+    assert launch.grid * launch.constants["BV"] >= 2 * 16 * 129
