@@ -67,7 +67,8 @@ def test_a_hook_that_raises_is_named() -> None:
         pass
 
 
-def test_a_wrong_adapter_is_a_row_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("only", ["", "plugin/device"])
+def test_a_wrong_adapter_is_a_row_of_the_report(only: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session.card, "plugin_results", lambda record, device: ())
     problem = AdapterError("reference", "must return a DeviceAdapter, got 'cpu'")
 
@@ -75,7 +76,7 @@ def test_a_wrong_adapter_is_a_row_of_the_report(monkeypatch: pytest.MonkeyPatch)
         raise problem
 
     monkeypatch.setattr(session, "_targets", refuse)
-    prepared = session.prepare(session.Request("reference", device="cpu"))
+    prepared = session.prepare(session.Request("reference", device="cpu", only=only))
     report = session.run(prepared)
     (row,) = report.failures
     assert (row.id, row.level, row.law) == ("plugin/device", "L0", "device")

@@ -162,16 +162,16 @@ def prepare(request: Request) -> Prepared:
     narrowed = request.case or (request.only and not whole_plugin)
     early = tuple(card.plugin_results(record, device)) if not narrowed else ()
     usable = all(row.outcome is Outcome.PASS for row in early)
-    settings = Settings(request.level, request.budget, request.seed)
-    if whole_plugin or not usable:
-        return Prepared(request, record, device, "", settings, (), early)
     try:
-        return replace(load_here(request, device), early=early)
+        if usable and not whole_plugin:
+            return replace(load_here(request, device), early=early)
+        if usable:
+            _targets(request.plugin, device)
     except AdapterError as error:
-        row = Result(
-            "plugin/device", record.name, "L0", Outcome.FAIL_LAW, detail=str(error), law="device"
-        )
-        return Prepared(request, record, device, "", settings, (), (*early, row))
+        row = Result("plugin/device", record.name, "L0", Outcome.FAIL_LAW, detail=str(error))
+        early = (*early, replace(row, law="device"))
+    settings = Settings(request.level, request.budget, request.seed)
+    return Prepared(request, record, device, "", settings, (), early)
 
 
 def load_here(request: Request, device: str) -> Prepared:
