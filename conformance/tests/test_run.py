@@ -199,9 +199,9 @@ def test_refusals_are_told_apart_by_what_was_declared() -> None:
     declared = outcome_of(implementation("gla", domain=narrow))
     assert declared.outcome is Outcome.REFUSED_DECLARED
     assert "K=16, wants 64" in declared.detail
-    narrowed = outcome_of(implementation("gla", verifier=lambda view: (False, "not on a Sunday")))
-    assert narrowed.outcome is Outcome.REFUSED_DECLARED
-    assert "not on a Sunday" in narrowed.detail
+    unforeseen = outcome_of(implementation("gla", verifier=lambda view: (False, "not on a Sunday")))
+    assert unforeseen.outcome is Outcome.REFUSED_UNDECLARED
+    assert "not on a Sunday" in unforeseen.detail
     forward_only = implementation("gla", backward=None)
     assert outcome_of(forward_only).outcome is Outcome.REFUSED_DECLARED
     assert outcome_of(forward_only, FORWARD).outcome is Outcome.PASS

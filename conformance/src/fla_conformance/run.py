@@ -19,7 +19,7 @@ from fla_core.dispatch.runtime import backends
 from fla_core.errors import ImplementationError, NoImplementationError, PluginLoadError
 from fla_core.plugins.api import Implementation
 
-DECLARED = frozenset({"device", "arch", "revision", "gradients", "validity", "domain", "verifier"})
+DECLARED = frozenset({"device", "arch", "revision", "gradients", "validity", "domain"})
 """Stages of selection that rest on what an implementation declares."""
 
 
