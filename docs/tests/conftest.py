@@ -17,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 @pytest.fixture(autouse=True)
 def only_the_reference(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in [name for name in os.environ if name.startswith("FLA_")]:
+    # COLUMNS: pytest-xdist sets it for its workers, and pages show what a pipe would get.
+    for name in [name for name in os.environ if name.startswith("FLA_") or name == "COLUMNS"]:
         monkeypatch.delenv(name)
     with sandbox(environ=os.environ):
         yield
