@@ -88,7 +88,7 @@ HEAVY_ALLOWED = (
     "fla_backend_*.*",
     "fla_conformance.*",
 )
-ALWAYS_LIGHT = ("fla_core.reference.plugin", "fla_backend_*.plugin")
+ALWAYS_LIGHT = ("fla_core.reference.plugin", "fla_backend_*.plugin", "fla_triton.declared")
 
 # What a package never imports, not even inside a function.
 NEVER = {"fla_core": ("triton", "tilelang")}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from fla_core.domain import AxisRange, Domain
 from fla_core.plugins import Backend, Implementation, Probe, Validity, detect, hookimpl
+from fla_triton import declared
 
 CARD = Backend(
     name="cuda",
@@ -15,9 +15,10 @@ CARD = Backend(
     priority=50,
     description="NVIDIA GPUs, Triton kernels",
 )
-_STATES = ("varlen", "initial_state", "final_state")
-_GATES = {"simple_gla": ("g", "g_gamma"), "linear_attn": ()}
-_RUN_ON = ("sm90",)
+SEEN = ("simple_gla", "linear_attn")
+"""Contracts whose kernels were run on hardware, and were right there, in both directions."""
+
+RUN_ON = ("sm90",)
 DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 
 
@@ -29,32 +30,18 @@ def fla_backend() -> Backend:
 
 @hookimpl
 def fla_implementations() -> Iterable[Implementation]:
-    """Return what ran on hardware and was right there, in both directions."""
-    for contract, gates in _GATES.items():
-        yield Implementation(
-            contract=contract,
-            revision=1,
-            variant="chunk",
-            forward="fla_backend_cuda.scalar_decay:forward",
-            backward="fla_backend_cuda.scalar_decay:backward",
-            domain=Domain(
-                dtypes=("float16", "bfloat16", "float32"),
-                axes={"K": AxisRange(1, 256), "V": AxisRange(1, 512)},
-                features=dict.fromkeys((*_STATES, *gates), "optional"),
-            ),
-            forms=("chunk", "recurrent", "parallel"),
-            arch=_RUN_ON,
-            claims=frozenset({"deterministic"}),
-        )
+    """Return an implementation for each contract that the portable kernels serve."""
+    return declared.implementations("fla_backend_cuda.kernels", RUN_ON)
 
 
 @hookimpl
 def fla_validity() -> Iterable[Validity]:
     """Return which compilers the kernels ran under."""
-    for contract in _GATES:
-        name = f"cuda:{contract}#chunk"
+    for contract in SEEN:
+        name = f"cuda:{contract}#*"
         yield Validity(name, "*", "sm90", "triton>=3.6,<3.7", "ok", "run on one H200")
         yield Validity(name, "*", "*", "triton", "unverified", "run under triton 3.6 only")
+    yield Validity("cuda:*", "*", "*", "triton", "unverified", "not run on hardware yet")
 
 
 @hookimpl
@@ -94,4 +81,5 @@ def _trial_kernel(index: int) -> bool:
 def fla_doctor() -> Mapping[str, str]:
     """Return what metadata and device files say; imports nothing."""
     report = detect.report(DEVICE_FILES, ("torch", "triton"))
-    return {**report, "implementations": f"{', '.join(_GATES)} on {', '.join(_RUN_ON)}"}
+    contracts = ", ".join(row.contract for row in declared.ROWS)
+    return {**report, "implementations": f"{contracts} on {', '.join(RUN_ON)}"}

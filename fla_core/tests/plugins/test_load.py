@@ -92,6 +92,11 @@ def test_implementations_are_checked(changes: dict[str, Any], text: str) -> None
     assert summary.startswith("broken: load: implementation acme:gla#")
 
 
+def test_a_method_of_an_object_may_be_named() -> None:
+    record = _loaded(plugin("acme", implementation(forward="acme.kernels:gla.forward")))
+    assert record.state is State.LOADED
+
+
 def test_a_broken_plugin_keeps_its_card() -> None:
     record = _loaded(plugin("acme", implementation(domain=None), targets=("xpu",), priority=7))
     assert record.state is State.BROKEN

@@ -14,7 +14,7 @@ from fla_core.plugins.requirements import parse_requirement
 RESERVED = ("auto", "none", "reference")
 NAME = re.compile(r"[a-z][a-z0-9_]*(-[a-z0-9_]+)*")
 VARIANT = re.compile(r"[A-Za-z0-9_.-]+")
-TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 def name_problem(name: str) -> str:

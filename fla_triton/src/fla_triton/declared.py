@@ -1,0 +1,68 @@
+"""What the portable kernels serve, for the plugins that register them; imports no toolchain.
+
+A family is one module of host code around its kernels; a row is one contract that it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fla_core.domain import AxisRange, Domain, Presence
+from fla_core.plugins import Implementation
+
+DTYPES = ("float16", "bfloat16", "float32")
+AXES = {"K": AxisRange(1, 256), "V": AxisRange(1, 512)}
+STATES = ("varlen", "initial_state", "final_state")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One contract as a family serves it.
+
+    Attributes:
+        contract: its name.
+        family: module of ``fla_triton`` whose ``Kernels`` compute it.
+        features: features taken as they are; the core lowers the others or refuses them.
+        required: features without which the family cannot serve.
+        revision: contract revision it was written for.
+    """
+
+    contract: str
+    family: str
+    features: tuple[str, ...] = STATES
+    required: tuple[str, ...] = ()
+    revision: int = 1
+
+    def domain(self) -> Domain:
+        """The subset of the contract's domain that is accepted without help."""
+        presence: dict[str, Presence] = dict.fromkeys(self.features, "optional")
+        presence |= dict.fromkeys(self.required, "required")
+        return Domain(dtypes=DTYPES, axes=AXES, features=presence)
+
+
+ROWS = (
+    Row("simple_gla", "scalar_decay", (*STATES, "g", "g_gamma")),
+    Row("linear_attn", "scalar_decay"),
+)
+
+
+def implementations(module: str, arch: tuple[str, ...]) -> Iterator[Implementation]:
+    """Yield an implementation for each row.
+
+    Args:
+        module: module of the backend that holds a ``Served`` under each family's name.
+        arch: patterns of the architectures it runs on.
+    """
+    for row in ROWS:
+        yield Implementation(
+            contract=row.contract,
+            revision=row.revision,
+            variant="chunk",
+            forward=f"{module}:{row.family}.forward",
+            backward=f"{module}:{row.family}.backward",
+            domain=row.domain(),
+            forms=("chunk", "recurrent", "parallel"),
+            arch=arch,
+            claims=frozenset({"deterministic"}),
+        )
