@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+KIB = 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One kind of chip.
 
     Attributes:
-        arch: as probes name it, ``"sm90"``.
+        arch: as probes name it, ``"sm90"``, ``"gfx942"``, ``"pvc"``.
         multiprocessors: programs that run side by side, at one a multiprocessor.
         shared_memory: bytes one program may use.
         grid_limit: largest number of programs on axis 0.
         dot_minimum: smallest side of a matrix product's tile.
-        warp_width: threads of a warp.
+        warp_width: threads of a warp (wave, subgroup).
         registers: 32-bit registers of a multiprocessor.
+        exact, fast: how the compiler is told to multiply float32 factors where torch would do so
+            exactly, and where torch would round them.
+        matrix: shapes (m, n, k) of its instructions that multiply 16-bit matrices.
     """
 
     arch: str
@@ -26,15 +31,77 @@ class Profile:
     dot_minimum: int = 16
     warp_width: int = 32
     registers: int = 65536
+    exact: str = "tf32x3"
+    fast: str = "tf32"
+    matrix: tuple[tuple[int, int, int], ...] = ((16, 8, 16),)
 
+
+def _amd(
+    arch: str,
+    units: int,
+    shared_memory: int,
+    *,
+    warp_width: int,
+    registers: int,
+    matrix: tuple[tuple[int, int, int], ...],
+    fast: str = "ieee",
+) -> Profile:
+    """An AMD chip: its grids hold fewer than 2^32 threads, which 8 warps a program share out."""
+    return Profile(
+        arch,
+        multiprocessors=units,
+        shared_memory=shared_memory,
+        grid_limit=2**32 // (8 * warp_width) - 1,
+        warp_width=warp_width,
+        registers=registers,
+        exact="ieee",
+        fast=fast,
+        matrix=matrix,
+    )
+
+
+_MFMA = ((32, 32, 8), (16, 16, 16))
+_WIDE_MFMA = ((32, 32, 16), (16, 16, 32))
+_WMMA = ((16, 16, 16),)
+_WIDE_WMMA = ((16, 16, 32),)
+_DPAS = ((8, 16, 16),)
+_NARROW_DPAS = ((8, 8, 16),)
 
 PROFILES = {
     profile.arch: profile
     for profile in (
-        Profile("sm80", multiprocessors=108, shared_memory=163 * 1024),
-        Profile("sm90", multiprocessors=132, shared_memory=227 * 1024),
-        Profile("sm100", multiprocessors=148, shared_memory=227 * 1024),
-        Profile("sm120", multiprocessors=170, shared_memory=99 * 1024),
+        Profile("sm80", multiprocessors=108, shared_memory=163 * KIB),
+        Profile("sm90", multiprocessors=132, shared_memory=227 * KIB, matrix=((64, 8, 16),)),
+        Profile("sm100", multiprocessors=148, shared_memory=227 * KIB, matrix=((128, 16, 16),)),
+        Profile("sm120", multiprocessors=170, shared_memory=99 * KIB),
     )
 }
-"""NVIDIA chips, by architecture."""
+"""NVIDIA chips, by architecture: A100, H100 and H200, B200, RTX 5090."""
+
+AMD = {
+    profile.arch: profile
+    for profile in (
+        _amd("gfx90a", 104, 64 * KIB, warp_width=64, registers=131072, matrix=_MFMA),
+        # The only one that multiplies float32 matrices in a narrower format.
+        _amd("gfx942", 304, 64 * KIB, warp_width=64, registers=131072, matrix=_MFMA, fast="tf32"),
+        _amd("gfx950", 256, 160 * KIB, warp_width=64, registers=131072, matrix=_WIDE_MFMA),
+        _amd("gfx1100", 96, 64 * KIB, warp_width=32, registers=98304, matrix=_WMMA),
+        _amd("gfx1201", 64, 64 * KIB, warp_width=32, registers=98304, matrix=_WMMA),
+        # How many units its parts have is not published; fewer only splits time less often.
+        _amd("gfx1250", 128, 320 * KIB, warp_width=32, registers=131072, matrix=_WIDE_WMMA),
+    )
+}
+"""AMD chips: MI210, MI300X, MI355X, RX 7900 XTX, RX 9070 XT, and the successor of MI355X."""
+
+INTEL = {
+    profile.arch: profile
+    for profile in (
+        Profile("pvc", 128, 128 * KIB, registers=131072, matrix=_DPAS),
+        Profile("bmg", 20, 128 * KIB, matrix=_DPAS),
+        Profile("dg2", 32, 64 * KIB, matrix=_NARROW_DPAS),
+    )
+}
+"""Intel chips: Data Center GPU Max 1550, Arc B580, Arc A770."""
+
+EVERY = {**PROFILES, **AMD, **INTEL}
+"""Every chip, by architecture."""
