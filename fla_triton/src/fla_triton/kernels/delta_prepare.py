@@ -1,0 +1,93 @@
+"""What a chunk's errors are made of, before the state it starts from is known: w and u.
+
+The errors of one chunk solve a triangular system. With running log decays G,
+
+    A_ij = beta_i (k_i . k_j) exp(G_i - G_j) for j < i,   X = (I + A)^-1,
+    w_i = sum_j X_ij beta_j exp(G_j) k_j,   u_i = sum_j X_ij beta_j v_j,   v_new = u - w S.
+
+All chunks at once. Writes too what the passes over time multiply by: ``since`` exp(G_i), ``into``
+exp(G_C - G_i) and ``totals`` exp(G_C); and X, if asked for.
+
+Bytes a token and head: k, v read and w, u written, 2 C for X. Flops: 4 (K + V) C + 2 K C + 8 C^2.
+"""
+
+import triton
+import triton.language as tl
+
+from fla_triton.kernels.common import (
+    chunk_at,
+    decay,
+    first_slot,
+    load_rows,
+    pair_decays,
+    running_gates,
+    sequence_at,
+    store_rows,
+)
+from fla_triton.kernels.triangular import unit_lower_inverse
+
+
+@triton.jit(do_not_specialize=["T"])
+def delta_prepare(
+    k,
+    v,
+    g,
+    beta,
+    w,
+    u,
+    inverse,
+    since,
+    into,
+    totals,
+    cu,
+    table,
+    T,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    C: tl.constexpr,
+    HAS_G: tl.constexpr,
+    WITH_INVERSE: tl.constexpr,
+    VARLEN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One program: one chunk of one head."""
+    pid = tl.program_id(0)
+    NV: tl.constexpr = (V + BV - 1) // BV
+    h = pid % H
+    n, c = chunk_at(table, pid // H, T, C, VARLEN)
+    first, length = sequence_at(cu, n, T, VARLEN)
+    inner = tl.arange(0, C)
+    live = c * C + inner < length
+    rows = first + c * C + inner
+    steps = rows * H + h
+
+    tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
+    strength = tl.load(beta + steps, mask=live, other=0.0).to(tl.float32)
+    scores = tl.dot(tile_k, tl.trans(tile_k), input_precision=PRECISION) * strength[:, None]
+    reading = strength
+    if HAS_G:
+        running, until, total, whole, rest, unit = running_gates(
+            g, g, rows, live, h, H, C, HAS_G, False
+        )
+        scores *= pair_decays(whole, rest, unit, C)
+        arriving = decay(running)
+        reading *= arriving
+        tl.store(since + steps, arriving, mask=live)
+        tl.store(into + steps, decay(until), mask=live)
+        slot = first_slot(first, n, T, C, VARLEN) + c
+        tl.store(totals + slot * H + h, decay(total))
+    scores = tl.where(inner[:, None] > inner[None, :], scores, 0.0)
+    solved = unit_lower_inverse(scores, C, PRECISION)
+    if WITH_INVERSE:
+        store_rows(inverse, solved, rows, live, h, 0, H, C, C, C)
+
+    tile_w = tl.dot((solved * reading[None, :]).to(tile_k.dtype), tile_k, input_precision=PRECISION)
+    store_rows(w, tile_w, rows, live, h, 0, H, K, C, BK)
+    writing = (solved * strength[None, :]).to(v.dtype.element_ty)
+    for tile in range(NV):
+        tile_v = load_rows(v, rows, live, h, tile * BV, H, V, C, BV)
+        tile_u = tl.dot(writing, tile_v, input_precision=PRECISION)
+        store_rows(u, tile_u, rows, live, h, tile * BV, H, V, C, BV)
