@@ -1,0 +1,37 @@
+"""The tree of references of channel decays, interpreted, against sums in float64."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+
+LIMITS = {"torch.float32": 40.0, "torch.float16": 3.0, "torch.bfloat16": 3.0}
+"""In half units of the last place. In 16 bits each term has its factors' roundings; in float32 a
+decay has one rounding for every gate, and that of its exponent, which is 10 units for exp(-15)."""
+
+
+def test_the_tree_agrees_with_sums_in_float64() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "interpreter.tree"],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    answers = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(answers) == 5
+    for answer in answers:
+        limit = LIMITS[answer["case"][0]]
+        assert {n: e for n, e in answer["errors"].items() if not e <= limit} == {}, answer["case"]
