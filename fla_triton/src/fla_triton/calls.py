@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fla_core.call import Call
 from fla_triton.plan import Plan, Problem
+from fla_triton.profiles import PROFILES, Profile
 
 FEW_TERMS = 64
 """Tokens and channels up to which float32 is multiplied exactly."""
@@ -34,15 +35,15 @@ def problem_of(call: Call) -> Problem:
     )
 
 
-def precision(q: Tensor, problem: Problem) -> str:
-    """How matrix products of float32 multiply: as torch's own do.
+def precision(q: Tensor, problem: Problem, profile: Profile = PROFILES["sm90"]) -> str:
+    """How matrix products of float32 multiply: as torch's own do, in words of the chip's compiler.
 
     Where torch multiplies exactly, three products of TensorFloat32 keep 22 bits, enough for sums of
     many terms; few terms are multiplied in float32. 16-bit factors are exact in any case.
     """
     if q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest":
-        return "tf32"
-    return "ieee" if problem.longest + problem.K + problem.V <= FEW_TERMS else "tf32x3"
+        return profile.fast
+    return "ieee" if problem.longest + problem.K + problem.V <= FEW_TERMS else profile.exact
 
 
 def common(call: Call, problem: Problem) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Kernels:
                 call.q.shape[1],
                 call.scale,
             ),
-            {**common(call, problem), "PRECISION": precision(call.q, problem)},
+            {**common(call, problem), "PRECISION": precision(call.q, problem, self.profile)},
             count * todo.tiles.R * problem.heads * columns,
         )
 
@@ -154,7 +154,11 @@ class Kernels:
         q: Tensor = call.q
         size = todo.tiles.chunk_size
         states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
-        shared = {**common(call, problem), "REVERSE": reverse, "PRECISION": precision(q, problem)}
+        shared = {
+            **common(call, problem),
+            "REVERSE": reverse,
+            "PRECISION": precision(q, problem, self.profile),
+        }
 
         def run(stage: str, start: Tensor | None, last: Tensor | None, logs: Tensor | None) -> None:
             totals = stage == "totals"
@@ -244,8 +248,9 @@ class Kernels:
                 **common(call, problem),
                 "HAS_START": start is not None,
                 "HAS_DLAST": dlast is not None,
+                "WITH_V": True,
                 "WITH_GATES": gated,
-                "PRECISION": precision(q, problem),
+                "PRECISION": precision(q, problem, self.profile),
             },
             count * todo.tiles.R * problem.heads,
         )
