@@ -59,6 +59,14 @@ def test_recurrent_kda_has_gradients() -> None:
     )
 
 
+@row("fused_recurrent_gdn2")
+def test_recurrent_gdn2_has_gradients() -> None:
+    inputs = (*qkv(), gate(2, 8), torch.rand(1, 12, 2, 8), torch.rand(1, 12, 2, 8))
+    torch.testing.assert_close(
+        gradients(ops.fused_recurrent_gdn2, *inputs), gradients(ops.chunk_gdn2, *inputs)
+    )
+
+
 @row("g_gamma")
 def test_g_gamma_has_a_gradient() -> None:
     def fixed(q: Tensor, k: Tensor, v: Tensor, gamma: Tensor) -> Any:
@@ -194,6 +202,12 @@ def test_default_beta_under_grouped_heads() -> None:
     o, _ = ops.fused_recurrent_gated_delta_rule(*qkv(heads=4))
     ones = torch.ones(1, 12, 4)
     torch.testing.assert_close(o, ops.fused_recurrent_gated_delta_rule(*qkv(heads=4), beta=ones)[0])
+
+
+@row("grouped value heads of chunk_gdn2")
+def test_grouped_value_heads_of_gdn2() -> None:
+    inputs = (*qkv(heads=4), gate(4, 8), torch.rand(1, 12, 4, 8), torch.rand(1, 12, 4, 8))
+    torch.testing.assert_close(ops.chunk_gdn2(*inputs), ops.fused_recurrent_gdn2(*inputs))
 
 
 @row("beta for each value channel")

@@ -16,7 +16,7 @@ Direction = Literal["fwd", "bwd"]
 REGIMES = ("plain", "long_memory", "fast_decay", "resets", "parallel_keys")
 """Distributions of gates and keys; see :mod:`fla_conformance.draw`."""
 
-GATES = frozenset({"g", "gk", "gv", "beta"})
+GATES = frozenset({"g", "gk", "gv", "beta", "b", "w"})
 """Arguments of a token whose dtype is not that of q: log gates and writing strengths."""
 
 

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-DELTA_FAMILY = ("delta_rule", "gated_delta_rule", "kda")
+DELTA_FAMILY = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
 """Contracts whose keys have unit length."""
 
 Shape = tuple[int, ...]
@@ -147,6 +147,8 @@ _BY_NAME: dict[str, Callable[[Shape, Draw], Tensor]] = {
     "gv": _log_decay,
     "g_gamma": _head_decay,
     "beta": _strength,
+    "b": _strength,
+    "w": lambda shape, draw: draw.normal(shape).sigmoid(),
     "A_log": lambda shape, draw: draw.uniform(shape, -0.5, 0.5),
     "dt_bias": lambda shape, draw: 0.3 * draw.normal(shape),
     "initial_z": lambda shape, draw: F.softplus(draw.normal(shape)),

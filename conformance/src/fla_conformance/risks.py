@@ -21,7 +21,7 @@ BASE: Mapping[str, tuple[str, ...]] = {
 """What an ordinary call of a contract brings beyond its required arguments."""
 
 STATES = ("initial_state", "final_state")
-DELTA = ("delta_rule", "gated_delta_rule", "kda")
+DELTA = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +263,18 @@ _SETS: Mapping[str, tuple[tuple[str, str, bool], ...]] = {
         ("states", "initial_state", False),
         ("l2norm gate A_log dt_bias beta_sigmoid", "", True),
         ("l2norm gate lower_bound A_log dt_bias beta_sigmoid neg_eigval", "", False),
+        ("l2norm gate A_log dt_bias state_v_first narrow_state", "", False),
+    ),
+    "gdn2": (
+        ("l2norm", "", True),
+        ("gate A_log", "", True),
+        ("gate A_log dt_bias", "", True),
+        ("gate lower_bound", "", True),
+        ("gate lower_bound A_log dt_bias", "", False),
+        ("state_v_first", "", True),
+        ("narrow_state", "", True),
+        ("states", "", True),
+        ("states", "initial_state", False),
         ("l2norm gate A_log dt_bias state_v_first narrow_state", "", False),
     ),
 }

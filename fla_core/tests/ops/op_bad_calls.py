@@ -41,6 +41,7 @@ KDA = Case("chunk_kda", ("beta", *STATE), **DENSE)
 KDA_PACKED = Case("chunk_kda", ("beta", *STATE), **PACKED)
 KDA_RECURRENT = Case("fused_recurrent_kda", ("beta", *STATE), **DENSE)
 KDA_GATE = Case("chunk_kda", ("beta", "A_log"), ("gate",), **DENSE)
+GDN2 = Case("chunk_gdn2", STATE, **DENSE)
 LINEAR = Case("chunk_linear_attn", STATE, ("final_state",), **DENSE)
 NORMAL = Case("chunk_linear_attn", ("initial_state",), ("normalize",), **DENSE)
 LIGHT = Case("chunk_lightning_attn", STATE, **DENSE)
@@ -325,6 +326,22 @@ ROWS = {
         ContractError,
         "disable_recompute",
         "use_graph",
+        "True",
+    ),
+    # GDN-2
+    "gdn2 chunk of 32": Row(GDN2, {"chunk_size": 32}, ContractError, "chunk_size", "64", "32"),
+    "gdn2 writing for each head": Row(
+        GDN2, {"w": torch.zeros(2, 6, 2)}, ContractError, "w", "[B, T, HV, V]", "[2, 6, 2]"
+    ),
+    "gdn2 erasing for value channels": Row(
+        GDN2, {"b": torch.zeros(2, 6, 2, 3)}, ContractError, "b", "[B, T, HV, K]", "[2, 6, 2, 3]"
+    ),
+    "gdn2 states and kept intermediates": Row(
+        GDN2,
+        {"return_intermediate_states": True, "disable_recompute": True},
+        ContractError,
+        "disable_recompute",
+        "return_intermediate_states",
         "True",
     ),
     # tuples, both layouts, removed and unread arguments

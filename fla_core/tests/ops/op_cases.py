@@ -46,7 +46,10 @@ CONTRACT_OF = {
         "fused_recurrent_gdn",
     ),
     "kda": ("chunk_kda", "fused_recurrent_kda"),
+    "gdn2": ("chunk_gdn2", "fused_recurrent_gdn2"),
 }
+GROUPED = ("gated_delta_rule", "kda", "gdn2")
+DELTA = ("delta_rule", *GROUPED)
 CONTRACT_BY_NAME = {name: contract for contract, names in CONTRACT_OF.items() for name in names}
 ALL_OPERATORS = tuple(CONTRACT_BY_NAME)
 
@@ -117,7 +120,7 @@ class Case:
     @property
     def value_heads(self) -> int:
         """HV, which is H where heads are not grouped."""
-        return self.HV if self.contract in ("gated_delta_rule", "kda") else self.H
+        return self.HV if self.contract in GROUPED else self.H
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -183,11 +186,11 @@ def _draw(case: Case, name: str, shape: list[int], rng: torch.Generator) -> Tens
         return torch.where(level.isnan(), -x.abs(), level)
     if name == "g_gamma":
         return -x.abs()
-    if name == "beta" and "beta_sigmoid" not in case.flags:
+    if name in ("b", "w") or (name == "beta" and "beta_sigmoid" not in case.flags):
         return x.sigmoid()
     if name in ("q", "k", "initial_z") and "normalize" in case.flags:
         return x.abs() + 0.1  # a normaliser near zero would amplify rounding without bound
-    if name == "k" and case.contract in ("delta_rule", "gated_delta_rule", "kda"):
+    if name == "k" and case.contract in DELTA:
         return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-3)
     return x
 

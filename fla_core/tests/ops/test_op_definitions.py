@@ -10,7 +10,7 @@ import math
 
 import pytest
 import torch
-from op_cases import Case, fixed_decay, gold_call, make_inputs
+from op_cases import DELTA, Case, fixed_decay, gold_call, make_inputs
 from op_compare import assert_exact
 from test_op_numerics import CASES, STATE
 from torch import Tensor
@@ -88,6 +88,9 @@ class Sequence:
             beta = sigmoid(beta)
         return 2 * beta if "neg_eigval" in self.case.flags else beta
 
+    def strength(self, name: str, t: int) -> Tensor:
+        return self.x[name][self.row, t, self.head]
+
     def initial(self) -> Tensor:
         if "initial_state" not in self.x:
             return torch.zeros(self.case.K, self.case.V, dtype=torch.float64)
@@ -107,7 +110,6 @@ def by_definition(case: Case, x: dict[str, Tensor]) -> dict[str, Tensor]:
     final = torch.zeros(s["N"], s["HV"], *shape, dtype=torch.float64)
     normaliser = torch.zeros(s["N"], 1, s["HV"], s["K"], dtype=torch.float64)
     kept: dict[tuple[int, int], list[Tensor]] = {}
-    writes_errors = case.contract in ("delta_rule", "gated_delta_rule", "kda")
     for index, head in ((i, h) for i in range(s["N"]) for h in range(s["HV"])):
         seq = Sequence(case, x, index, head)
         state = seq.initial()
@@ -118,7 +120,9 @@ def by_definition(case: Case, x: dict[str, Tensor]) -> dict[str, Tensor]:
                 kept.setdefault((index, head), []).append(seq.stored(state))
             state = state * seq.decay(t)
             value = seq.v(t)
-            if writes_errors:
+            if case.contract == "gdn2":
+                value = seq.strength("w", t) * value - (seq.strength("b", t) * seq.k(t)) @ state
+            elif case.contract in DELTA:
                 value = seq.beta(t) * (value - seq.k(t) @ state)
             state = state + seq.k(t)[:, None] * value[None, :]
             z = z + seq.k(t)

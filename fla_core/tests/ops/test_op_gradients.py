@@ -34,6 +34,7 @@ SUBSETS = {
     "delta": Case("chunk_delta_rule", ("beta", *STATE), ("final_state", "l2norm"), **SMALL),
     "gdn": Case("chunk_gdn", ("g", "beta", *STATE), HV=4, **SMALL),
     "kda": Case("fused_recurrent_kda", ("beta", *STATE), **SMALL),
+    "gdn2": Case("chunk_gdn2", STATE, HV=4, **SMALL),
 }
 KERNEL_GATES = ("final_state", "gate", "beta_sigmoid", "l2norm", "state_v_first")
 FUSED = {

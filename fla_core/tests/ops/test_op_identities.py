@@ -19,12 +19,13 @@ from fla_core.ops.gated_delta_rule import (
     naive_chunk_gated_delta_rule,
     naive_recurrent_gated_delta_rule,
 )
+from fla_core.ops.gdn2 import naive_chunk_gdn2, naive_recurrent_gdn2
 from fla_core.ops.kda import fused_kda_gate
 
 Named = dict[str, Tensor]
 STATE = ("initial_state",)
 PACKED = (0, 3, 17, 0, 1, 20, 0)
-TIMED = ("q", "k", "v", "g", "gk", "gv", "beta")
+TIMED = ("q", "k", "v", "g", "gk", "gv", "beta", "b", "w")
 
 
 def leaves(**tensors: Tensor) -> Named:
@@ -63,6 +64,17 @@ def test_kda_with_equal_channels_is_gdn(form: str) -> None:
     kda = getattr(ops, f"{form}_kda")(**(a | {"g": wide}), output_final_state=True)
     gdn = getattr(ops, f"{form}_gdn")(**b, output_final_state=True)
     assert_same(gradients(kda, a), gradients(gdn, b))
+
+
+@pytest.mark.parametrize("form", ["chunk", "fused_recurrent"])
+def test_gdn2_with_one_strength_is_kda(form: str) -> None:
+    x = make_inputs(Case("chunk_kda", ("beta", *STATE), T=70, HV=4))
+    a, b = leaves(**x), leaves(**x)
+    strengths = {n: a["beta"][..., None].expand_as(a[x]) for n, x in (("b", "g"), ("w", "v"))}
+    given = {n: t for n, t in a.items() if n != "beta"}
+    gdn2 = getattr(ops, f"{form}_gdn2")(**given, **strengths, output_final_state=True)
+    kda = getattr(ops, f"{form}_kda")(**b, output_final_state=True)
+    assert_same(gradients(gdn2, a), gradients(kda, b))
 
 
 @pytest.mark.parametrize("op", ["chunk_kda", "fused_recurrent_kda", "chunk_gdn"])
@@ -195,6 +207,17 @@ def test_the_naive_forms_are_gdn(naive: Callable[..., Any]) -> None:
     assert narrow[0].dtype == torch.float32
 
 
+@pytest.mark.parametrize("naive", [naive_recurrent_gdn2, naive_chunk_gdn2])
+def test_the_naive_forms_are_gdn2(naive: Callable[..., Any]) -> None:
+    x = make_inputs(Case("chunk_gdn2", STATE, T=70))
+    want = ops.chunk_gdn2(**x, output_final_state=True)
+    got = naive(**x, output_final_state=True)
+    assert_same(dict(zip("os", got, strict=True)), dict(zip("os", want, strict=True)))
+    assert naive(**x)[1] is None
+    narrow = naive(**{n: t.bfloat16() for n, t in x.items()})
+    assert narrow[0].dtype == torch.float32
+
+
 #: One call of each family and form, for relations between calls.
 CALLS = {
     "linear": Case("chunk_linear_attn", STATE),
@@ -215,6 +238,7 @@ CALLS = {
         HV=4,
     ),
     "kda recurrent": Case("fused_recurrent_kda", ("beta_v", *STATE), gates="reset"),
+    "gdn2": Case("chunk_gdn2", STATE, ("final_state", "l2norm"), HV=4, gates="reset"),
 }
 every_call = pytest.mark.parametrize("case", CALLS.values(), ids=CALLS)
 

@@ -148,6 +148,19 @@ CASES = {
         lens=PACKED,
         **GVA,
     ),
+    # gdn2
+    "gdn2": Case("chunk_gdn2", STATE, T=129, gates="strong", **GVA),
+    "gdn2 everything in the kernel": Case(
+        "chunk_gdn2",
+        ("A_log", "dt_bias", *STATE),
+        ("final_state", "l2norm", "gate", "state_v_first"),
+        lens=PACKED,
+        strided=True,
+        **GVA,
+    ),
+    "gdn2 recurrent, bounded gate": Case(
+        "fused_recurrent_gdn2", ("dt_bias", *STATE), ("gate",), lower_bound=-0.5, **GVA
+    ),
     # sizes at which loops and reductions have nothing or one thing to do
     "no tokens": Case("chunk_kda", ("beta", *STATE), T=0, **GVA),
     "no tokens, normalised": Case(
@@ -237,6 +250,8 @@ ROUNDED = {
     "kda": {},
     "kda everything in the kernel": MIXED | {"initial_state": BF16},
     "kda bounded gate": {"g": BF16},
+    "gdn2": {"b": BF16},
+    "gdn2 everything in the kernel": MIXED | {"initial_state": BF16, "w": BF16},
     "no tokens": {"initial_state": BF16},
 }
 
@@ -260,12 +275,14 @@ def test_narrow_dtypes_err_by_rounding_only(name: str, dtype: torch.dtype) -> No
 @pytest.mark.parametrize("lens", [None, (0, 3, 70, 0, 64)], ids=["dense", "packed"])
 @pytest.mark.parametrize("flags", [(), ("state_v_first",)], ids=["k first", "v first"])
 @pytest.mark.parametrize("chunk_size", [None, 32])
+@pytest.mark.parametrize("op", ["chunk_kda", "chunk_gdn2"])
 def test_states_before_chunks(
-    lens: tuple[int, ...] | None, flags: tuple[str, ...], chunk_size: int | None
+    op: str, lens: tuple[int, ...] | None, flags: tuple[str, ...], chunk_size: int | None
 ) -> None:
+    chunk_size = 64 if op == "chunk_gdn2" and chunk_size else chunk_size
     case = Case(
-        "chunk_kda",
-        ("beta", *STATE),
+        op,
+        STATE if op == "chunk_gdn2" else ("beta", *STATE),
         ("final_state", "states", *flags),
         T=70,
         lens=lens,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from op_cases import CONTRACT_OF, LEVELS, Case, gold_call, make_inputs, public_call
+from op_cases import CONTRACT_OF, GROUPED, LEVELS, Case, gold_call, make_inputs, public_call
 from op_compare import assert_exact, evaluate
 
 #: What each public name takes beside q, k and v: optional arguments, then switches.
@@ -43,6 +43,8 @@ CHOICES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "fused_recurrent_gdn": (("gk", "gv", "initial_state"), ("l2norm", "state_v_first")),
     "chunk_kda": (("initial_state",), ("l2norm", "state_v_first")),
     "fused_recurrent_kda": (("initial_state",), ("l2norm", "state_v_first")),
+    "chunk_gdn2": (("initial_state",), ("l2norm", "state_v_first")),
+    "fused_recurrent_gdn2": (("initial_state",), ("l2norm", "state_v_first")),
 }
 REQUIRED = {"chunk_gla": ("gk",), "fused_chunk_gla": ("gk",)}
 LENGTHS = (0, 1, 2, 15, 16, 17, 31, 33, 63, 64, 65, 67)
@@ -59,18 +61,18 @@ def gate_arguments(draw: st.DrawFn, op: str) -> dict[str, Any]:
     contract = next(c for c, names in CONTRACT_OF.items() if op in names)
     if contract == "delta_rule" and op != "fused_recurrent_delta_rule":
         return {"args": ("beta",), "flags": ()}
-    if contract not in ("gated_delta_rule", "kda"):
+    if contract not in GROUPED:
         return {"args": REQUIRED.get(op, ()), "flags": ()}
     wide_beta = contract == "kda" or "recurrent" in op
-    args: tuple[str, ...] = (
-        "g",
-        draw(st.sampled_from(["beta", "beta_v"])) if wide_beta else "beta",
-    )
-    flags = draw(st.sampled_from([(), ("beta_sigmoid",), ("beta_sigmoid", "neg_eigval")]))
-    bound = None
+    args: tuple[str, ...] = ("g",)
+    flags: tuple[str, ...] = ()
+    if contract != "gdn2":
+        args = (*args, draw(st.sampled_from(["beta", "beta_v"])) if wide_beta else "beta")
+        flags = draw(st.sampled_from([(), ("beta_sigmoid",), ("beta_sigmoid", "neg_eigval")]))
+    bound, bounded = None, contract in ("kda", "gdn2")
     if draw(st.booleans()):
         flags = (*flags, "gate")
-        bound = draw(st.sampled_from([None, -5.0, -0.25])) if contract == "kda" else None
+        bound = draw(st.sampled_from([None, -5.0, -0.25])) if bounded else None
         args = (*args, *some(draw, ("dt_bias",)))
         args = (*args, *(("A_log",) if bound is None else some(draw, ("A_log",))))
     return {"args": args, "flags": flags, "lower_bound": bound}
@@ -83,7 +85,7 @@ def cases(draw: st.DrawFn, contract: str) -> Case:
     optional, switches = CHOICES[op]
     gates = draw(gate_arguments(op))
     heads = draw(st.sampled_from([1, 2, 3]))
-    group = draw(st.sampled_from([1, 2, 4])) if contract in ("gated_delta_rule", "kda") else 1
+    group = draw(st.sampled_from([1, 2, 4])) if contract in GROUPED else 1
     flags = (*some(draw, switches), *gates["flags"])
     args = (*some(draw, optional), *gates["args"])
     if "normalize" in flags:

@@ -39,6 +39,7 @@ FULL = {
     "kda": Case(
         "chunk_kda", ("beta", "A_log", "dt_bias", *STATE), ("final_state", "gate"), **DENSE
     ),
+    "gdn2": Case("chunk_gdn2", ("A_log", "dt_bias", *STATE), ("final_state", "gate"), **DENSE),
 }
 Spoil = Callable[[Tensor], Any]
 FAULTS: dict[str, tuple[Spoil, type[ContractError], str]] = {
@@ -56,12 +57,14 @@ FAULTS: dict[str, tuple[Spoil, type[ContractError], str]] = {
     "nested": (lambda x: torch.nested.nested_tensor(list(x)), DtypeError, "a nested tensor"),
     "double": (lambda x: x.double(), DtypeError, "float64"),
 }
+DOUBLE = ("q", "g", "gk", "gv", "beta", "b", "w", "A_log", "dt_bias", "g_gamma")
 #: Not faults: sizes of q bind the letters; gates may be wide; A_log of KDA may have any shape.
 LEGAL = {
     *(("size", name) for name in ("q",)),
-    *(("double", name) for name in ("q", "g", "gk", "gv", "beta", "A_log", "dt_bias", "g_gamma")),
+    *(("double", name) for name in DOUBLE),
     *(("double", name) for name in ("initial_z",)),
     ("rank", "kda:A_log"),
+    ("rank", "gdn2:A_log"),
     ("device", "q"),
 }
 
@@ -146,6 +149,7 @@ def test_a_spoilt_tensor_is_named(contract: str, name: str, fault: str) -> None:
         if spec in ("q", "k", "v")
         or (c, spec) in (("gla chunk", "gk"), ("delta_rule", "beta"), ("kda", "g"), ("kda", "beta"))
         or (c, spec) in (("gated_delta_rule", "g"), ("gated_delta_rule", "A_log"), ("kda", "A_log"))
+        or (c == "gdn2" and spec in ("g", "b", "w"))
     ],
 )
 def test_a_required_tensor_that_is_none(contract: str, name: str) -> None:

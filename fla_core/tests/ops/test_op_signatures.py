@@ -111,6 +111,30 @@ SIGNATURES: dict[str, dict[str, Any]] = {
     | V_FIRST
     | CU
     | {"**": True},
+    "chunk_gdn2": QKV
+    | {"g": R, "b": R, "w": R}
+    | STATE
+    | L2
+    | GATE
+    | CU
+    | CPU
+    | {
+        "safe_gate": False,
+        "lower_bound": None,
+        "disable_recompute": False,
+        "return_intermediate_states": False,
+    }
+    | V_FIRST
+    | {"cp_context": None, "**": True},
+    "fused_recurrent_gdn2": QKV
+    | {"g": R, "b": R, "w": R, "A_log": None, "dt_bias": None}
+    | STATE
+    | L2
+    | GATE
+    | {"lower_bound": None}
+    | V_FIRST
+    | CU
+    | {"**": True},
 }
 #: What used to come through ``**kwargs`` is named, so that callers who filter by signature keep it.
 NAMED = {
@@ -121,6 +145,7 @@ NAMED = {
     "fused_chunk_delta_rule": ("chunk_size",),
     "chunk_gated_delta_rule": ("use_gate_in_kernel", "A_log", "dt_bias", "chunk_size"),
     "chunk_kda": ("A_log", "dt_bias", "chunk_size"),
+    "chunk_gdn2": ("A_log", "dt_bias", "chunk_size"),
 }
 ALIASES = {
     "chunk_gdn": "chunk_gated_delta_rule",
@@ -136,6 +161,8 @@ HELPERS: dict[tuple[str, str], dict[str, Any]] = {
     ("gated_delta_rule", "fused_gdn_gate"): {"g": R, "A_log": R, "dt_bias": None} | FLOAT32,
     ("kda", "fused_kda_gate"): {"g": R, "A_log": None, "dt_bias": None, "lower_bound": None}
     | FLOAT32,
+    ("gdn2", "naive_recurrent_gdn2"): QKV | {"g": R, "b": R, "w": R} | STATE,
+    ("gdn2", "naive_chunk_gdn2"): QKV | {"g": R, "b": R, "w": R} | STATE | {"chunk_size": 64},
 }
 
 

@@ -133,6 +133,18 @@ def assert_accurate_in_float32(function: laws.Function, problem: Problem, inputs
     assert worst_error(got, want, floor=1.0) < (rounding(problem), "")
 
 
+@quick(40)
+@given(problems(), gates, st.sampled_from((1, 8, 32)))
+def test_another_key_is_read_than_written(problem, gates, chunk_size):
+    inputs = delta_inputs(problem, gates, per_channel=False)
+    gen = torch.Generator().manual_seed(problem.seed + 3)
+    inputs["read"] = inputs["k"] * torch.rand(inputs["k"].shape, generator=gen, dtype=torch.float64)
+    inputs.pop("beta")
+    want = evaluate(delta_recurrent, problem, inputs, scale=SCALE)
+    got = evaluate(delta_chunk, problem, inputs, scale=SCALE, chunk_size=chunk_size)
+    assert worst_error(got, want) < (1e-10, "")
+
+
 @functions
 @quick(40)
 @given(problem=problems(), gates=gates, steps=step_kinds, spread=spreads)

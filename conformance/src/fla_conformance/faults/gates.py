@@ -24,8 +24,9 @@ from fla_core.lowerings import Outputs
 from fla_core.reference import oracle
 
 DECAY = ("simple_gla", "gla")
-GATED = (*DECAY, "gated_delta_rule", "kda")
+GATED = (*DECAY, "gated_delta_rule", "kda", "gdn2")
 DELTA = ("delta_rule", "gated_delta_rule", "kda")
+STRENGTHS = {"b": "erases", "w": "writes"}
 
 
 def with_gates(change: Callable[[Tensor, Call], Tensor], names: tuple[str, ...] = GATES) -> Maths:
@@ -92,8 +93,12 @@ def _not_erased(call: Call) -> Outputs:
     def compute(base: Call) -> Outputs:
         if "states" in base.features:
             return recurrence(base)
-        beta = base.beta if base.beta.dim() == 4 else base.beta[..., None]
-        return oracle.decay(base.but(v=base.v.to(wide(base.v)) * beta))
+        terms = oracle.error_terms(base)
+        v, beta = terms["v"], terms["beta"]
+        assert v is not None
+        if beta is not None:
+            v = v.to(wide(v)) * (beta if beta.dim() == 4 else beta[..., None])
+        return oracle.decay(base.but(v=v))
 
     return inside(call, compute)
 
@@ -101,6 +106,18 @@ def _not_erased(call: Call) -> Outputs:
 def _one_strength(call: Call) -> Outputs:
     beta: Tensor = call.beta
     return right(call.but(beta=beta[..., :1].expand_as(beta)))
+
+
+def _first_channel(name: str) -> Maths:
+    return with_gates(lambda x, base: x[..., :1].expand_as(x), (name,))
+
+
+def _erasing_key_written(call: Call) -> Outputs:
+    def compute(base: Call) -> Outputs:
+        k = base.k.to(wide(base.k)) * base.b
+        return recurrence(base.but(k=k, b=torch.ones_like(base.b)))
+
+    return inside(call, compute)
 
 
 def _ignored(name: str) -> Maths:
@@ -154,8 +171,47 @@ FAULTS = (
         _with_beta(lambda x, base: x.clamp_max(1.0)),
         contracts=DELTA,
     ),
-    wrong("not-erased", "the old value of a key is not subtracted", _not_erased, contracts=DELTA),
+    wrong(
+        "not-erased",
+        "the old value of a key is not subtracted",
+        _not_erased,
+        contracts=(*DELTA, "gdn2"),
+    ),
     wrong(
         "beta-of-first", "the first value channel's strength serves all", _one_strength, "beta_v"
     ),
+    *(
+        wrong(
+            f"{name}-ignored",
+            f"{name} is taken as one",
+            with_gates(lambda x, base: torch.ones_like(x), (name,)),
+            name,
+        )
+        for name in STRENGTHS
+    ),
+    *(
+        wrong(
+            f"{name}-shifted",
+            f"a token {verb} with its predecessor's strengths",
+            with_gates(lambda x, base: later(base, x), (name,)),
+            name,
+        )
+        for name, verb in STRENGTHS.items()
+    ),
+    *(
+        wrong(
+            f"{name}-of-first",
+            f"every channel {verb} with the first one's strength",
+            _first_channel(name),
+            name,
+        )
+        for name, verb in STRENGTHS.items()
+    ),
+    wrong(
+        "b-clipped",
+        "erasing strengths end at one",
+        with_gates(lambda x, base: x.clamp_max(1.0), ("b",)),
+        "b",
+    ),
+    wrong("b-writes", "the key that is written bears b, too", _erasing_key_written, "b"),
 )

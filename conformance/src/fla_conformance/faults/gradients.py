@@ -105,7 +105,7 @@ FAULTS = (
         lambda name: _of_input(name, "zeroed", f"the gradient of {name} is zero", 0.0),
     ),
     *_each(
-        (*GATES, "beta", "A_log"),
+        (*GATES, "beta", "b", "w", "A_log"),
         lambda name: _of_input(name, "negated", f"the gradient of {name} has the wrong sign", -1.0),
     ),
     wrong("dq-without-scale", "the gradient of q lacks scale", _without_scale, backward=True),
@@ -128,7 +128,7 @@ FAULTS = (
         "gradients of gates lack what comes in through the final state",
         _gates_without_final,
         "final_state",
-        contracts=("simple_gla", "gla", "gated_delta_rule", "kda"),
+        contracts=("simple_gla", "gla", "gated_delta_rule", "kda", "gdn2"),
         backward=True,
     ),
     wrong(

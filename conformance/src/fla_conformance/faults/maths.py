@@ -19,7 +19,7 @@ right = oracle
 """The token recurrence behind every feature: float32 for an implementation, float64 for gold."""
 
 GATES = ("g", "gk", "gv")
-TIMED = ("q", "k", "v", *GATES, "beta")
+TIMED = ("q", "k", "v", *GATES, "beta", "b", "w")
 
 _BASE = Domain(
     features={

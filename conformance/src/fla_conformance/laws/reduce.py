@@ -1,8 +1,8 @@
 """reduce: an operator in a special case is another operator.
 
 The other one is run on an implementation of the same plugin, or where it has none on core's
-reference: delta rules without decay, with one decay for all channels, or that write nothing; gated
-linear attention with one decay for all channels, or none.
+reference: delta rules without decay, with one decay for all channels, with one strength for erasing
+and writing, or that write nothing; gated linear attention with one decay for all channels, or none.
 """
 
 from __future__ import annotations
@@ -122,6 +122,17 @@ def _beta(inputs: Inputs) -> dict[str, Tensor]:
     return {} if beta is None else {"beta": beta}
 
 
+def _one_strength(inputs: Inputs) -> Inputs:
+    """What is erased of the first channel serves for erasing and writing all of them."""
+    b, w = inputs.present["b"], inputs.present["w"]
+    one = b[..., :1]
+    return inputs.but(b=one.expand_as(b).contiguous(), w=one.expand_as(w).contiguous())
+
+
+def _no_strength(inputs: Inputs) -> Inputs:
+    return inputs.but(**{name: torch.zeros_like(inputs.present[name]) for name in ("b", "w")})
+
+
 def _writing_nothing(inputs: Inputs) -> Inputs:
     beta, v = inputs.tensors["beta"], inputs.present["v"]
     like = v.new_ones(v.shape[:3], dtype=torch.float32) if beta is None else beta
@@ -174,6 +185,19 @@ IDENTITIES: Mapping[str, tuple[Identity, ...]] = {
             _same("q", "k", "v", "beta", "initial_state"),
         ),
         _WRITES_NOTHING,
+    ),
+    "gdn2": (
+        Identity(
+            "with one strength for all",
+            "kda",
+            _one_strength,
+            lambda inputs: {
+                "g": inputs.present["g"],
+                "beta": inputs.present["b"][..., 0].contiguous(),
+            },
+            _same("q", "k", "v", "g", "initial_state"),
+        ),
+        Identity("with b = w = 0", "gla", _no_strength, _decay_only, _state_and_query),
     ),
     "gla": (
         Identity(

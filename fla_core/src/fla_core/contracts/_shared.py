@@ -8,6 +8,21 @@ from fla_core.domain import FLOATS, AxisRange, Domain, Presence, Relation
 Q = TensorSpec("q", "B T H K", "queries")
 K = TensorSpec("k", "B T H K", "keys")
 O_STATE = "the state after the last token of each sequence"
+STATES = TensorSpec(
+    "states",
+    "B NT HV K V",
+    "the state before each chunk of 64 (or chunk_size) tokens",
+    feature="states",
+)
+CHANNEL_GATE = TensorSpec(
+    "g",
+    "B T HV K",
+    "log decay, <= 0; under gate, its logits: -exp(A_log) softplus(g + dt_bias), or with"
+    " lower_bound L: L sigmoid(exp(A_log) (g + dt_bias))",
+    "float",
+)
+RATE = TensorSpec("A_log", "HV", "log of the gate's rate", "float", optional=True, any_shape=True)
+BIAS = TensorSpec("dt_bias", "HV*K", "added to the gate's logits", "float", optional=True)
 LAWS = ("poison", "nanfill", "prefix", "split", "pack", "stride", "repeat", "gradmask", "immut")
 
 

@@ -17,13 +17,7 @@ KDA = Contract(
         s.Q,
         s.K,
         s.values("HV"),
-        TensorSpec(
-            "g",
-            "B T HV K",
-            "log decay, <= 0; under gate, its logits: -exp(A_log) softplus(g + dt_bias), or with"
-            " lower_bound L: L sigmoid(exp(A_log) (g + dt_bias))",
-            "float",
-        ),
+        s.CHANNEL_GATE,
         TensorSpec(
             "beta",
             "B T HV",
@@ -31,19 +25,11 @@ KDA = Contract(
             "float",
             alternative="B T HV V",
         ),
-        TensorSpec("A_log", "HV", "log of the gate's rate", "float", optional=True, any_shape=True),
-        TensorSpec("dt_bias", "HV*K", "added to the gate's logits", "float", optional=True),
+        s.RATE,
+        s.BIAS,
         s.initial_state("HV"),
     ),
-    outputs=(
-        *s.outputs("HV"),
-        TensorSpec(
-            "states",
-            "B NT HV K V",
-            "the state before each chunk of 64 (or chunk_size) tokens",
-            feature="states",
-        ),
-    ),
+    outputs=(*s.outputs("HV"), s.STATES),
     flags=(
         "final_state",
         "l2norm",

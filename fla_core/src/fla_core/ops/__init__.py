@@ -11,6 +11,7 @@ from fla_core.ops.gated_delta_rule import (
     fused_recurrent_gated_delta_rule,
     fused_recurrent_gdn,
 )
+from fla_core.ops.gdn2 import chunk_gdn2, fused_recurrent_gdn2
 from fla_core.ops.gla import chunk_gla, fused_chunk_gla, fused_recurrent_gla
 from fla_core.ops.kda import chunk_kda, fused_recurrent_kda
 from fla_core.ops.lightning_attn import chunk_lightning_attn, fused_recurrent_lightning_attn
@@ -36,6 +37,7 @@ __all__ = [
     "chunk_delta_rule",
     "chunk_gated_delta_rule",
     "chunk_gdn",
+    "chunk_gdn2",
     "chunk_gla",
     "chunk_kda",
     "chunk_lightning_attn",
@@ -50,6 +52,7 @@ __all__ = [
     "fused_recurrent_delta_rule",
     "fused_recurrent_gated_delta_rule",
     "fused_recurrent_gdn",
+    "fused_recurrent_gdn2",
     "fused_recurrent_gla",
     "fused_recurrent_kda",
     "fused_recurrent_lightning_attn",

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -113,3 +114,13 @@ def check_lower_bound(title: str, bound: float | None, in_kernel: bool, safe: bo
     if not (lowest <= bound < 0.0) or bound == float("-inf"):
         expected = "a number in [-5, 0)" if safe else "a finite number below 0"
         raise ContractError(title, "lower_bound", expected, str(bound))
+
+
+def gate_hints(title: str, hints: Hints, safe_gate: bool, keep: bool, states: bool) -> Hints:
+    """Hints with what a caller says of gates and intermediates; states need no kept ones."""
+    if states and keep:
+        expected = "False beside return_intermediate_states=True"
+        raise ContractError(title, "disable_recompute", expected, "True")
+    if safe_gate or keep:
+        hints = replace(hints, safe_gate=safe_gate, recompute=not keep)
+    return hints

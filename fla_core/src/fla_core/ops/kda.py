@@ -7,7 +7,6 @@ o_t = scale S_t^T q_t``  (Kimi Team 2025, Kimi Linear, equation 1.)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from fla_core.ops._keywords import (
     check_gate_mode,
     check_lower_bound,
     chunk_hint,
+    gate_hints,
     leftover,
     no_context_parallel,
 )
@@ -129,10 +129,8 @@ def chunk_kda(
         _check_graph_mode(cu_seqlens, max_num_seqs, disable_recompute)
     hints = NO_HINTS if chunk_size is None else chunk_hint(_CHUNK.title, chunk_size, _CHUNK_SIZES)
     if safe_gate or disable_recompute:
-        hints = replace(hints, safe_gate=safe_gate, recompute=not disable_recompute)
-    if return_intermediate_states and disable_recompute:
-        expected = "False beside return_intermediate_states=True"
-        raise ContractError(_CHUNK.title, "disable_recompute", expected, "True")
+        keep, states = disable_recompute, return_intermediate_states
+        hints = gate_hints(_CHUNK.title, hints, safe_gate, keep, states)
     outputs = invoke(
         _CHUNK,
         (q, k, v, g, beta, A_log, dt_bias, initial_state),

@@ -4,17 +4,18 @@ With decays ``D_t = diag(exp(gk_t)) exp(g_t)`` on the key side and ``diag(exp(gv
 value side::
 
     S~  = D_t S_{t-1} diag(exp(gv_t))
-    e_t = beta_t (v_t - S~^T k_t)
+    e_t = beta_t (v_t - S~^T r_t)
     S_t = S~ + k_t e_t^T
     o_t = scale S_t^T q_t
 
-Without gates this is DeltaNet, with ``g`` Gated DeltaNet, with ``gk`` Kimi Delta Attention.
+where r is k unless another key is read than is written. Without gates this is DeltaNet, with ``g``
+Gated DeltaNet, with ``gk`` Kimi Delta Attention.
 
 Inside a chunk that starts from S, the errors of its tokens solve a unit lower triangular system::
 
-    (I + A) E = diag(beta) (V - K_in S),    A_ij = beta_i k_i^T (D_i ... D_{j+1}) k_j for j < i
+    (I + A) E = diag(beta) (V - R_in S),    A_ij = beta_i r_i^T (D_i ... D_{j+1}) k_j for j < i
 
-where row i of K_in is ``D_i ... D_1 k_i``. So ``E = U - W S`` with U and W free of S: all chunks
+where row i of R_in is ``D_i ... D_1 r_i``. So ``E = U - W S`` with U and W free of S: all chunks
 prepare them at once, and only ``S <- D S + K_out^T E`` is left to run along the sequence (the WY
 form; Yang et al., "Parallelizing Linear Transformers with the Delta Rule over Sequence Length",
 2024, and with decay "Gated Delta Networks: Improving Mamba2 with Delta Rule", 2024).
@@ -43,7 +44,8 @@ def delta_recurrent(
     k: Tensor,
     v: Tensor,
     *,
-    beta: Tensor,
+    beta: Tensor | None = None,
+    read: Tensor | None = None,
     g: Tensor | None = None,
     gk: Tensor | None = None,
     gv: Tensor | None = None,
@@ -56,7 +58,8 @@ def delta_recurrent(
     Args:
         q, k: ``[B, T, H, K]``.
         v: ``[B, T, H, V]``.
-        beta: ``[B, T, H]``, or ``[B, T, H, V]`` for a step size per value channel.
+        beta: ``[B, T, H]``, or ``[B, T, H, V]`` for a step size per value channel; ones if None.
+        read: ``[B, T, H, K]``, the keys whose values are erased; k if None.
         g, gk, gv: log decays ``[B, T, H]``, ``[B, T, H, K]``, ``[B, T, H, V]``, not positive.
         initial_state: ``[N, H, K, V]``; zeros if None.
         scale: factor of q.
@@ -67,14 +70,15 @@ def delta_recurrent(
         the computation. Both are differentiable, in time linear in T.
     """
     dtype = compute_dtype(q)
-    if beta.ndim == 3:
-        beta = beta[..., None]
+    if beta is not None:
+        beta = (beta[..., None] if beta.ndim == 3 else beta).to(dtype)
     rows, columns = merge_gates(g, gk, gv, dtype)
     operands = [
         q.to(dtype) * scale,
         k.to(dtype),
         v.to(dtype),
-        beta.to(dtype),
+        beta,
+        None if read is None else read.to(dtype),
         None if rows is None else rows.exp(),
         None if columns is None else columns.exp(),
     ]
@@ -88,7 +92,8 @@ def delta_chunk(
     k: Tensor,
     v: Tensor,
     *,
-    beta: Tensor,
+    beta: Tensor | None = None,
+    read: Tensor | None = None,
     g: Tensor | None = None,
     gk: Tensor | None = None,
     initial_state: Tensor | None = None,
@@ -100,7 +105,7 @@ def delta_chunk(
     """Chunk by chunk: what `delta_recurrent` computes, with matrix products inside chunks.
 
     Args:
-        beta: ``[B, T, H]``.
+        beta: ``[B, T, H]``; ones if None.
         chunk_size: tokens per chunk, a power of two. 32 was the fastest or level with 64 on one
             CPU thread for K = V = 32, 64 and 128.
         return_states: whether to return the state before each chunk, ``[B, T / C, H, K, V]``
@@ -118,9 +123,9 @@ def delta_chunk(
     def cut(x: Tensor) -> Tensor:
         return layout.pack(x.to(dtype)).transpose(1, 2).contiguous()
 
-    g, gk = (None if x is None else cut(x) for x in (g, gk))
-    keys = _key_side(cut(q) * scale, cut(k), g, gk)
-    w, u = _solve(keys, cut(v), cut(beta))
+    beta, read, g, gk = (None if x is None else cut(x) for x in (beta, read, g, gk))
+    keys = _key_side(cut(q) * scale, cut(k), read, g, gk)
+    w, u = _solve(keys, cut(v), beta)
     per_chunk = [w, u, keys.k_out.mT]
     if keys.total is not None:
         per_chunk.append(keys.total)
@@ -145,7 +150,8 @@ def _recur(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    beta: Tensor,
+    beta: Tensor | None,
+    read: Tensor | None,
     row_decay: Tensor | None,
     column_decay: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
@@ -153,19 +159,23 @@ def _recur(
     if not length:
         return v.clone(), state.clone()
     keys = by_token(k)
+    reads = keys if read is None else by_token(read)
     absent = [None] * length
+    steps = absent if beta is None else by_token(beta).unbind()
     rows = absent if row_decay is None else by_token(row_decay).mT.unbind()
     columns = absent if column_decay is None else by_token(column_decay).unbind()
-    products = (by_token(q), keys, keys.mT, by_token(v), by_token(beta))
+    products = (by_token(q), reads, keys.mT, by_token(v))
     state, outputs = state.flatten(0, 1), []
-    for q, k, k_column, v, beta, row, column in zip(
-        *(x.unbind() for x in products), rows, columns, strict=True
+    for q, read, k_column, v, step, row, column in zip(
+        *(x.unbind() for x in products), steps, rows, columns, strict=True
     ):
         if row is not None:
             state = state * row
         if column is not None:
             state = state * column
-        error = beta * (v - torch.bmm(k, state))
+        error = v - torch.bmm(read, state)
+        if step is not None:
+            error = step * error
         state = torch.baddbmm(state, k_column, error)
         outputs.append(torch.bmm(q, state))
     o = torch.unflatten(torch.cat(outputs, 1), 0, (batch, heads)).transpose(1, 2)
@@ -176,34 +186,37 @@ class _KeySide(NamedTuple):
     """What queries and keys of a chunk are to each other, and to the states around it."""
 
     attend: Tensor  # [..., C, C], q on k, lower triangular
-    erase: Tensor  # [..., C, C], k on k, read strictly below the diagonal
+    erase: Tensor  # [..., C, C], read keys on k, read strictly below the diagonal
     q_in: Tensor  # [..., C, K], decayed from the chunk's start
-    k_in: Tensor  # [..., C, K], decayed from the chunk's start
+    read_in: Tensor  # [..., C, K], decayed from the chunk's start
     k_out: Tensor  # [..., C, K], decayed to the chunk's end
     total: Tensor | None  # [..., 1 or K, 1], decay of the whole chunk
 
 
-def _key_side(q: Tensor, k: Tensor, g: Tensor | None, gk: Tensor | None) -> _KeySide:
+def _key_side(
+    q: Tensor, k: Tensor, read: Tensor | None, g: Tensor | None, gk: Tensor | None
+) -> _KeySide:
+    read = k if read is None else read
     if gk is not None:
         gates = gk if g is None else gk + g[..., None]
-        (attend, erase), (q_in, k_in), k_out, total = channel_scores((q, k), k, gates)
-        return _KeySide(attend, erase, q_in, k_in, k_out, total[..., None])
-    attend, erase = q @ k.mT, k @ k.mT
+        (attend, erase), (q_in, read_in), k_out, total = channel_scores((q, read), k, gates)
+        return _KeySide(attend, erase, q_in, read_in, k_out, total[..., None])
+    attend, erase = q @ k.mT, read @ k.mT
     if g is None:
-        return _KeySide(attend.tril(), erase, q, k, k, None)
+        return _KeySide(attend.tril(), erase, q, read, k, None)
     decay = head_decay(g)
     since_start = decay.since_start[..., None]
     return _KeySide(
         attend * decay.matrix,
         erase * decay.matrix,
         q * since_start,
-        k * since_start,
+        read * since_start,
         k * decay.until_end[..., None],
         decay.total[..., None, None],
     )
 
 
-def _solve(keys: _KeySide, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+def _solve(keys: _KeySide, v: Tensor, beta: Tensor | None) -> tuple[Tensor, Tensor]:
     """W and U, the parts of a chunk's errors that do and do not multiply its first state.
 
     To invert the system takes two thirds of the time of solving it for W and U. Where keys are at
@@ -211,10 +224,11 @@ def _solve(keys: _KeySide, v: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
     contractions; X (I + A) = 1 finds them to rounding even for equal keys at beta = 2, where the
     errors of (I + A) X = 1 were 50 times larger, at 32 tokens a chunk.
     """
-    system = (keys.erase * beta[..., None]).tril(-1)
+    system = (keys.erase if beta is None else keys.erase * beta[..., None]).tril(-1)
     identity = torch.eye(system.shape[-1], dtype=system.dtype, device=system.device)
     inverse: Tensor = torch.linalg.solve_triangular(
         system, identity.expand_as(system), upper=False, left=False, unitriangular=True
     )
-    inverse = inverse * beta[..., None, :]
-    return inverse @ keys.k_in, inverse @ v
+    if beta is not None:
+        inverse = inverse * beta[..., None, :]
+    return inverse @ keys.read_in, inverse @ v

@@ -56,10 +56,9 @@ def _decay_chunk(call: Call) -> tuple[Tensor, ...]:
 def _delta_chunk(call: Call) -> tuple[Tensor, ...]:
     gates = oracle.gates(call)
     o, state, states = delta_chunk(
-        call.q,
-        call.k,
-        call.v,
-        beta=call.beta,
+        q=call.q,
+        k=call.k,
+        **oracle.error_terms(call),
         g=gates["g"],
         gk=gates["gk"],
         initial_state=call.initial_state,

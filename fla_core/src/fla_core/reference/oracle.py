@@ -18,6 +18,7 @@ from fla_core.lower import lift, load, lower
 from fla_core.lowerings import Outputs
 from fla_core.reference.decay import decay_recurrent
 from fla_core.reference.delta import delta_recurrent
+from fla_core.reference.operands import compute_dtype
 
 DEFAULT_CHUNK = 64
 
@@ -52,6 +53,21 @@ def gates(call: Call) -> dict[str, Tensor | None]:
     return {"g": g, "gk": gk, "gv": call.get("gv")}
 
 
+def error_terms(call: Call) -> dict[str, Tensor | None]:
+    """What a delta rule writes and erases, under the names of the recurrences.
+
+    The error of a token is ``beta (v - S~^T k)``, or with gates of its own for both terms (b on the
+    channels of the key that is erased, w on those of the value) ``w*v - S~^T (b*k)``.
+    """
+    k: Tensor = call.k
+    v: Tensor = call.v
+    b, w = call.get("b"), call.get("w")
+    if b is None or w is None:
+        return {"v": v, "beta": call.beta, "read": None}
+    dtype = compute_dtype(call.q)
+    return {"v": w.to(dtype) * v.to(dtype), "beta": None, "read": b.to(dtype) * k.to(dtype)}
+
+
 def decay(call: Call) -> Outputs:
     """S_t = diag(exp(gk)) exp(g) S_{t-1} diag(exp(gv)) + k v^T;  o = scale S^T q."""
     o, state = decay_recurrent(
@@ -67,7 +83,7 @@ def decay(call: Call) -> Outputs:
 
 
 def delta(call: Call) -> Outputs:
-    """S_t = S~ + k (beta (v - S~^T k))^T, S~ the decayed state;  o = scale S^T q."""
+    """S_t = S~ + k e^T with the error of :func:`error_terms`, S~ decayed;  o = scale S^T q."""
     o, state = _delta(call, call.bounds, call.initial_state)
     outputs = {"o": o, "final_state": state}
     if "states" in call.features:
@@ -78,11 +94,9 @@ def delta(call: Call) -> Outputs:
 def _delta(
     call: Call, bounds: tuple[int, ...] | None, state: Tensor | None, tokens: slice = slice(None)
 ) -> tuple[Tensor, Tensor]:
-    q, k, v, beta = (x[:, tokens] for x in (call.q, call.k, call.v, call.beta))
-    gate = {name: None if g is None else g[:, tokens] for name, g in gates(call).items()}
-    return delta_recurrent(
-        q, k, v, beta=beta, **gate, initial_state=state, scale=call.scale, bounds=bounds
-    )
+    given = {"q": call.q, "k": call.k, **error_terms(call), **gates(call)}
+    part = {name: None if x is None else x[:, tokens] for name, x in given.items()}
+    return delta_recurrent(**part, initial_state=state, scale=call.scale, bounds=bounds)
 
 
 def _states_before_chunks(call: Call) -> Tensor:

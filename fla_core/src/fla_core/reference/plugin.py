@@ -15,7 +15,7 @@ from fla_core.domain import FLOATS, Domain, Presence
 from fla_core.plugins import Backend, Implementation, Probe, hookimpl
 
 _MODULE = "fla_core.reference.implementations"
-_DELTA = ("delta_rule", "gated_delta_rule", "kda")
+_DELTA = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
 _RECURRENCE_ONLY = ("gv", "beta_v")
 _BASE = ("varlen", "initial_state", "final_state", "g", "gk", "gv", "beta_v", "states")
 
