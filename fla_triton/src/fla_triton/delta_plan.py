@@ -1,0 +1,140 @@
+"""Launch plans of the delta family: tiles and grids from shapes and a profile alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from fla_triton.plan import Launch, Problem, Tile, power_of_two
+from fla_triton.profiles import Profile
+
+STAGES = {
+    "forward": ("prepare", "states", "outputs"),
+    "backward": ("prepare", "states", "local", "reverse", "gradients", "errors"),
+}
+"""Kernels of each direction, in order."""
+
+OVER_TIME = ("states", "reverse")
+"""Stages with one program for each sequence, head and tile of V."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTiles:
+    """Tiles of one direction; all hold K whole.
+
+    Attributes:
+        C: tokens of a chunk.
+        stages: a tile for each kernel.
+    """
+
+    C: int
+    stages: Mapping[str, Tile]
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaPlan:
+    """Launches of one direction by stage, for chunks of C tokens."""
+
+    C: int
+    launches: Mapping[str, Launch] = field(default_factory=dict)
+
+
+def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTiles:
+    """Preferred tiles, made smaller until every stage fits the device."""
+    tiles = _preferred_tiles(problem, direction)
+    while not _fits(problem, tiles, profile):
+        smaller = _smaller(tiles, profile.dot_minimum)
+        if smaller == tiles:
+            break
+        tiles = smaller
+    return tiles
+
+
+def plan(
+    problem: Problem, direction: str, profile: Profile, tiles: DeltaTiles | None = None
+) -> DeltaPlan:
+    """Plan the launches of ``"forward"`` or ``"backward"``.
+
+    Args:
+        problem: sizes.
+        direction: which of the two.
+        profile: the device.
+        tiles: from a table; the defaults if None.
+
+    Returns:
+        the plan; stages over chunks have the grid of a dense batch, packed sequences take the
+        number of their chunks.
+    """
+    tiles = tiles or default_tiles(problem, direction, profile)
+    heads = problem.sequences * problem.heads
+    blocks = problem.chunks(tiles.C) * problem.heads
+    launches = {}
+    for stage, tile in tiles.stages.items():
+        columns = -(-problem.V // tile.BV)
+        grid = heads * columns if stage in OVER_TIME else blocks
+        constants = {"BK": tile.BK, "BV": tile.BV, "C": tiles.C}
+        if stage in ("outputs", "gradients"):
+            constants = {"BK": tile.BK, "BV": tile.BV, "BT": tiles.C, "R": 1}
+        if stage == "outputs":
+            grid *= columns
+        shared = _memory(problem, stage, tile, tiles.C)
+        launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
+    return DeltaPlan(tiles.C, launches)
+
+
+def _preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
+    keys, values = power_of_two(problem.K), power_of_two(problem.V)
+    wide = problem.itemsize > 2
+    warps = 8 if keys > 128 or (wide and keys > 64) else 4
+    # No 32 columns over time: beside 128 rows Triton 3.6.0 miscompiles them on sm90.
+    columns = 16 if values == 16 or wide else 64
+    over_time = Tile(keys, columns, warps, 1 if wide else 3)
+    inner = Tile(keys, min(values, 64), warps, 1)
+    outputs = replace(inner, BV=min(values, 64 if wide or keys > 128 else 128))
+    special = {
+        "states": over_time,
+        "reverse": replace(over_time, stages=min(over_time.stages, 2)),
+        "outputs": outputs,
+    }
+    size = 64 if keys <= 128 and not wide else 32
+    return DeltaTiles(size, {stage: special.get(stage, inner) for stage in STAGES[direction]})
+
+
+def _fits(problem: Problem, tiles: DeltaTiles, profile: Profile) -> bool:
+    needed = (_memory(problem, stage, tile, tiles.C) for stage, tile in tiles.stages.items())
+    return max(needed) <= profile.shared_memory
+
+
+def _smaller(tiles: DeltaTiles, least: int) -> DeltaTiles:
+    """One step down: fewer stages of the pipeline, then narrower tiles, then shorter chunks."""
+    if any(tile.stages > 1 for tile in tiles.stages.values()):
+        changed = {n: replace(t, stages=max(1, t.stages - 1)) for n, t in tiles.stages.items()}
+        return replace(tiles, stages=changed)
+    if any(least < tile.BV for tile in tiles.stages.values()):
+        changed = {n: replace(t, BV=_narrower(n, t.BV, least)) for n, t in tiles.stages.items()}
+        return replace(tiles, stages=changed)
+    return replace(tiles, C=max(least, tiles.C // 2))
+
+
+def _narrower(stage: str, columns: int, least: int) -> int:
+    if stage in OVER_TIME:
+        return least
+    return max(least, columns // 2)
+
+
+def _memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
+    """Bytes of the operands of a program that lie in shared memory at once."""
+    keys, values = size * tile.BK, size * tile.BV
+    state, scores = tile.BK * tile.BV, size * size
+    elements = {
+        "prepare": keys + values + scores,
+        "states": tile.stages * (2 * keys + values) + state + values,
+        "outputs": 2 * keys + values + state,
+        "local": 2 * keys + values + scores,
+        "reverse": tile.stages * (3 * keys + 2 * values) + state + 2 * values,
+        "gradients": 2 * (keys + values + state) + scores,
+        "errors": keys + 3 * values + state + scores,
+    }[stage]
+    # The triangular system is solved in float32, in two factors at a time.
+    exact = 8 * scores if stage == "prepare" else 0
+    return elements * problem.itemsize + exact
