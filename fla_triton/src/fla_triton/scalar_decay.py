@@ -156,6 +156,8 @@ class Kernels:
         states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
         shared = {
             **common(call, problem),
+            "HAS_GK": False,
+            "HAS_GV": False,
             "REVERSE": reverse,
             "PRECISION": precision(q, problem, self.profile),
         }
@@ -168,6 +170,8 @@ class Kernels:
                 (
                     *operands,
                     *gates(call),
+                    None,
+                    None,
                     start,
                     None if totals else states,
                     last,
@@ -196,7 +200,12 @@ class Kernels:
                 chain,
                 todo.launches["chain"],
                 (joints, logs, start, todo.segments),
-                {"KV": problem.K * problem.V, "HAS_START": start is not None},
+                {
+                    "K": problem.K,
+                    "V": problem.V,
+                    "HAS_GK": False,
+                    "HAS_START": start is not None,
+                },
             )
             start = joints
         run("states", start, last, None)

@@ -1,26 +1,31 @@
-"""States before (or gradients of states after) each chunk of C tokens, with one decay a head.
+"""States before (or gradients of states after) each chunk of C tokens.
 
 For one head with running log decays G inside a chunk of C tokens and G_C its total:
 
     forward   S_{c+1} = exp(G_C) S_c + sum_s k_s (exp(G_C - G_s) v_s)^T
     backward  dS_{c-1} = exp(G_C) dS_c + sum_s q_s (scale exp(G_s) do_s)^T
 
-Both are one loop: ``a`` is k or q, ``b`` is v or do, and the loop runs over chunks in either
-direction. The state stays in registers in float32; each chunk's is written once, in the dtype in
-which matrix products read it. A sequence whose programs would leave the chip idle is cut into
-segments: one pass sums each segment from zero, ``chain`` joins them, and a second pass starts each
-segment where the one before it ended.
+Decays of key channels are factors of k or q and of the rows of S, those of value channels of v or
+do and of its columns. Both are one loop: ``a`` is k or q, ``b`` is v or do, and the loop runs over
+chunks in either direction. The state stays in registers in float32; each chunk's is written once,
+in the dtype in which matrix products read it. A sequence whose programs would leave the chip idle
+is cut into segments: one pass sums each segment from zero, ``chain`` joins them, and a second pass
+starts each segment where the one before it ended. Value channels that decay are not cut.
 
 Bytes for N sequences of T tokens: a and b once (twice with segments), T / C * K * V elements of
-states. Flops: 2 T K V a head.
+states; gates of channels as often as k or v. Flops: 2 T K V a head.
 
-Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16, where copying reaches 4.27 TB/s:
-0.083 ms, 57 % of that rate.
+Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16 with one decay a head, where copying
+reaches 4.27 TB/s: 0.083 ms, 57 % of that rate.
 """
+
+# Branches on constants cannot be merged with branches on values: the former vanish.
+# ruff: noqa: C901, SIM108
 
 import triton
 import triton.language as tl
 
+from fla_triton.kernels.channel_gates import since_start, until_end
 from fla_triton.kernels.common import (
     decay,
     first_slot,
@@ -37,6 +42,8 @@ def chunk_states(
     b,
     g,
     gamma,
+    gk,
+    gv,
     start,
     states,
     last,
@@ -57,6 +64,8 @@ def chunk_states(
     TOTALS: tl.constexpr,
     HAS_G: tl.constexpr,
     HAS_GAMMA: tl.constexpr,
+    HAS_GK: tl.constexpr,
+    HAS_GV: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_LAST: tl.constexpr,
     VARLEN: tl.constexpr,
@@ -64,9 +73,9 @@ def chunk_states(
 ):
     """One program: one tile of one head's state over one segment of one sequence.
 
-    ``TOTALS`` writes what the segment adds to a state of zero (``last``) and its log decay
-    (``logs``); otherwise the state at each chunk (``states``) and, after the last segment,
-    ``last``.
+    ``TOTALS`` writes what the segment adds to a state of zero (``last``) and its log decay, of
+    each row if ``HAS_GK`` (``logs``); otherwise the state at each chunk (``states``) and, after the
+    last segment, ``last``.
     """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -89,7 +98,10 @@ def chunk_states(
     state = tl.zeros([BK, BV], dtype=tl.float32)
     if HAS_START:
         state += tl.load(start + places, mask=mask, other=0.0)
-    log = 0.0
+    if HAS_GK:
+        log = tl.zeros([BK], dtype=tl.float32)
+    else:
+        log = 0.0
     for step in range(begin, end):
         c = end - 1 - (step - begin) if REVERSE else step
         if not TOTALS:
@@ -100,6 +112,22 @@ def chunk_states(
         rows = first + tokens
         tile_a = load_rows(a, rows, live, h, row, H, K, C, BK)
         tile_b = load_rows(b, rows, live, h, column, H, V, C, BV)
+        if HAS_GK:
+            if REVERSE:
+                weights, total = since_start(gk, rows, live, h, row, H, K, C, BK)
+                weights *= scale
+            else:
+                weights, total = until_end(gk, rows, live, h, row, H, K, C, BK)
+            tile_a = (tile_a * weights).to(tile_a.dtype)
+            state *= decay(total)[:, None]
+            log += total
+        if HAS_GV:
+            if REVERSE:
+                weights, total = since_start(gv, rows, live, h, column, H, V, C, BV)
+            else:
+                weights, total = until_end(gv, rows, live, h, column, H, V, C, BV)
+            tile_b = (tile_b * weights).to(tile_b.dtype)
+            state *= decay(total)[None, :]
         if HAS_G or HAS_GAMMA:
             running, until, total, _, _, _ = running_gates(
                 g, gamma, rows, live, h, H, C, HAS_G, HAS_GAMMA
@@ -108,12 +136,16 @@ def chunk_states(
             tile_b = (tile_b * weight[:, None]).to(tile_b.dtype)
             state *= decay(total)
             log += total
-        elif REVERSE:
+        elif REVERSE and not HAS_GK:
             tile_b = (tile_b * scale).to(tile_b.dtype)
         state = tl.dot(tl.trans(tile_a), tile_b, acc=state, input_precision=PRECISION)
     if TOTALS:
         tl.store(last + places, state, mask=mask)
-        tl.store(logs + joint, log, mask=(row == 0) & (column == 0))
+        if HAS_GK:
+            keys = row + tl.arange(0, BK)
+            tl.store(logs + joint * K + keys, log, mask=(keys < K) & (column == 0))
+        else:
+            tl.store(logs + joint, log, mask=(row == 0) & (column == 0))
     elif HAS_LAST:
         # Whatever lies in the segments: one that is empty hands its start on.
         places, mask = state_places(head, row, column, K, V, BK, BV)
@@ -126,12 +158,15 @@ def chain(
     logs,
     start,
     segments,
-    KV: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
     BLOCK: tl.constexpr,
+    HAS_GK: tl.constexpr,
     HAS_START: tl.constexpr,
 ):
     """Turn ``joints [N * H, segments, K * V]`` from what segments add into where they start."""
     pid = tl.program_id(0)
+    KV: tl.constexpr = K * V
     blocks: tl.constexpr = (KV + BLOCK - 1) // BLOCK
     head = tl.cast(pid // blocks, tl.int64)
     inner = (pid % blocks) * BLOCK + tl.arange(0, BLOCK)
@@ -143,5 +178,9 @@ def chain(
         joint = head * segments + part
         added = tl.load(joints + joint * KV + inner, mask=mask, other=0.0)
         tl.store(joints + joint * KV + inner, carry, mask=mask)
-        carry = carry * decay(tl.load(logs + joint)) + added
+        if HAS_GK:
+            log = tl.load(logs + joint * K + inner // V, mask=mask, other=0.0)
+        else:
+            log = tl.load(logs + joint)
+        carry = carry * decay(log) + added
     tl.store(joints + (head * segments + segments - 1) * KV + inner, carry, mask=mask)

@@ -123,6 +123,30 @@ def own_scores(left, right):
 
 
 @triton.jit
+def pair_outputs(pairs, right, decays, BT: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr):
+    """``sum_{j < i} pairs_ij exp(G_i - G_j) right_j`` in a tile of channels that decay.
+
+    Args:
+        pairs: ``[BT, BT]``, in the dtype of ``right``; zero on its diagonal and above.
+        right: ``[BT, BK]``.
+        decays: of ``load_decays``.
+
+    Returns:
+        the sums, and decays from the block's start to each token, its own among them.
+    """
+    since = decays
+    until = tl.full([BT, BK], 1.0, dtype=tl.float32)
+    out = tl.zeros([BT, BK], dtype=tl.float32)
+    for level in tl.static_range(MOST_LEVELS):
+        if (1 << level) < BT:
+            chosen = tl.where(are_paired(level, BT), pairs, 0.0).to(right.dtype)
+            decayed = (right * until).to(right.dtype)
+            out += tl.dot(chosen, decayed, input_precision=PRECISION) * since
+            since, until = doubled(since, until, level, BT, BK)
+    return out, since
+
+
+@triton.jit
 def sums(which, x, dtype: tl.constexpr, PRECISION: tl.constexpr):
     """Sums over tokens of ``x [BT, BK]``, those that the bool matrix ``which [BT, BT]`` names.
 
