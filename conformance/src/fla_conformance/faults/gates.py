@@ -94,8 +94,7 @@ def _not_erased(call: Call) -> Outputs:
         if "states" in base.features:
             return recurrence(base)
         terms = oracle.error_terms(base)
-        v, beta = terms["v"], terms["beta"]
-        assert v is not None
+        v, beta = terms.v, terms.beta
         if beta is not None:
             v = v.to(wide(v)) * (beta if beta.dim() == 4 else beta[..., None])
         return oracle.decay(base.but(v=v))

@@ -55,10 +55,13 @@ def _decay_chunk(call: Call) -> tuple[Tensor, ...]:
 
 def _delta_chunk(call: Call) -> tuple[Tensor, ...]:
     gates = oracle.gates(call)
+    terms = oracle.error_terms(call)
     o, state, states = delta_chunk(
-        q=call.q,
-        k=call.k,
-        **oracle.error_terms(call),
+        call.q,
+        call.k,
+        terms.v,
+        beta=terms.beta,
+        read=terms.read,
         g=gates["g"],
         gk=gates["gk"],
         initial_state=call.initial_state,

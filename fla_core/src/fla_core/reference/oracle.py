@@ -7,6 +7,7 @@ recurrence token by token, then the lifts. No dispatch, no chunks, no hand-writt
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -53,19 +54,23 @@ def gates(call: Call) -> dict[str, Tensor | None]:
     return {"g": g, "gk": gk, "gv": call.get("gv")}
 
 
-def error_terms(call: Call) -> dict[str, Tensor | None]:
-    """What a delta rule writes and erases, under the names of the recurrences.
+class ErrorTerms(NamedTuple):
+    """What the errors ``beta (v - S~^T read)`` of a delta rule are made of."""
 
-    The error of a token is ``beta (v - S~^T k)``, or with gates of its own for both terms (b on the
-    channels of the key that is erased, w on those of the value) ``w*v - S~^T (b*k)``.
-    """
+    v: Tensor
+    beta: Tensor | None  # ones if None
+    read: Tensor | None  # k if None
+
+
+def error_terms(call: Call) -> ErrorTerms:
+    """``beta (v - S~^T k)``, or with strengths for each channel ``w*v - S~^T (b*k)``."""
     k: Tensor = call.k
     v: Tensor = call.v
     b, w = call.get("b"), call.get("w")
     if b is None or w is None:
-        return {"v": v, "beta": call.beta, "read": None}
+        return ErrorTerms(v, call.beta, None)
     dtype = compute_dtype(call.q)
-    return {"v": w.to(dtype) * v.to(dtype), "beta": None, "read": b.to(dtype) * k.to(dtype)}
+    return ErrorTerms(w.to(dtype) * v.to(dtype), None, b.to(dtype) * k.to(dtype))
 
 
 def decay(call: Call) -> Outputs:
@@ -94,9 +99,21 @@ def delta(call: Call) -> Outputs:
 def _delta(
     call: Call, bounds: tuple[int, ...] | None, state: Tensor | None, tokens: slice = slice(None)
 ) -> tuple[Tensor, Tensor]:
-    given = {"q": call.q, "k": call.k, **error_terms(call), **gates(call)}
-    part = {name: None if x is None else x[:, tokens] for name, x in given.items()}
-    return delta_recurrent(**part, initial_state=state, scale=call.scale, bounds=bounds)
+    def part(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x[:, tokens]
+
+    terms = error_terms(call)
+    return delta_recurrent(
+        call.q[:, tokens],
+        call.k[:, tokens],
+        terms.v[:, tokens],
+        beta=part(terms.beta),
+        read=part(terms.read),
+        **{name: part(gate) for name, gate in gates(call).items()},
+        initial_state=state,
+        scale=call.scale,
+        bounds=bounds,
+    )
 
 
 def _states_before_chunks(call: Call) -> Tensor:
