@@ -70,7 +70,7 @@ def check_all(
         PolicyError: the policy cannot be understood.
     """
     checks, golds = [], dict[Any, Gold]()
-    with _witness() as events:
+    with witness() as events:
         for name in names:
             for case, bounds in CASES.items():
                 tell(f"checking {name} {case}")
@@ -124,7 +124,7 @@ def _fill(
     # Names of one contract share their tensors, and so the oracle's answer.
     key = (problem.contract.name, check.case, tuple(problem.present), problem.trained)
     if key not in golds:
-        golds[key] = measure.gold(problem, prepared.features)
+        golds[key] = measure.gold(problem)
     right = golds[key]
     events()
     start = time.perf_counter()
@@ -153,7 +153,7 @@ def _judge(check: Check, events: list[dict[str, Any]]) -> None:
 
 
 @contextmanager
-def _witness() -> Iterator[Events]:
+def witness() -> Iterator[Events]:
     """Have dispatch write down each call; yields a function that reads what is new."""
     before = os.environ.get("FLA_TRACE")
     with tempfile.TemporaryDirectory() as folder:

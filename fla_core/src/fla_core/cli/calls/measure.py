@@ -13,24 +13,25 @@ of 1 is thus what the dtype itself costs; the contract says how much an implemen
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fla_core.cli.calls.problem import Problem
+from fla_core.cli.calls.problem import CPU, Problem
 from fla_core.reference.oracle import oracle
 
 PERTURBATIONS = 2
 BLOCK_AXES = frozenset({"B", "N", "H", "HV"})
 
 Named = dict[str, Tensor]
+Evaluate = Callable[[Problem, Mapping[str, Tensor | None]], Named]
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """Values and gradients by definition, in float64 on the CPU, and their units block by block."""
+    """Values and gradients by definition, in float64, and their units block by block."""
 
     values: Named
     units: Named
@@ -56,17 +57,30 @@ def half_ulp(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-def gold(problem: Problem, features: frozenset[str]) -> Gold:
-    """Evaluate the oracle on the problem's inputs and on perturbed ones."""
-    generator = torch.Generator().manual_seed(1)
-    exact = {name: tensor.detach().cpu().double() for name, tensor in problem.present.items()}
+def by_token(problem: Problem, tensors: Mapping[str, Tensor | None]) -> Named:
+    """The outputs by definition: the recurrence, token by token."""
+    return oracle(problem.call(tensors, problem.plan("reference").features))
+
+
+def by_chunks(problem: Problem, tensors: Mapping[str, Tensor | None]) -> Named:
+    """The outputs of the chunked reference: the same function, and fast where T is large."""
+    q = tensors["q"]
+    assert q is not None
+    return replace(problem, tensors=tensors, device=q.device).run("reference")
+
+
+def gold(problem: Problem, evaluate: Evaluate = by_token, device: torch.device = CPU) -> Gold:
+    """Evaluate the definition on the problem's inputs and on perturbed ones, on a device."""
+    generator = torch.Generator(device).manual_seed(1)
+    exact = {name: x.detach().to(device).double() for name, x in problem.present.items()}
     dtypes = {name: tensor.dtype for name, tensor in problem.present.items()}
     cotangents: Named = {}
-    values = _evaluate(problem, features, exact, cotangents, generator)
-    squares = {name: torch.zeros(()) for name in values}
+    values = _differentiated(problem, evaluate, exact, cotangents, generator)
+    squares = {name: torch.zeros((), device=device) for name in values}
     for _ in range(PERTURBATIONS):
         moved = {n: x * (1 + half_ulp(dtypes[n]) * _noise(x, generator)) for n, x in exact.items()}
-        for name, value in _evaluate(problem, features, moved, cotangents, generator).items():
+        answers = _differentiated(problem, evaluate, moved, cotangents, generator)
+        for name, value in answers.items():
             shift = block_rms(problem, name, value - values[name]) ** 2
             squares[name] = squares[name] + shift / PERTURBATIONS
     units = {}
@@ -97,7 +111,8 @@ def block_rms(problem: Problem, name: str, x: Tensor) -> Tensor:
 
 def error(problem: Problem, name: str, answer: Tensor, right: Gold) -> float:
     """The largest error over all blocks, in units; infinite for values that are not finite."""
-    difference = answer.detach().cpu().double() - right.values[name]
+    value = right.values[name]
+    difference = answer.detach().to(value.device).double() - value
     if not torch.isfinite(difference).all():
         return float("inf")
     rms, unit = block_rms(problem, name, difference), right.units[name]
@@ -121,9 +136,9 @@ def gradients(problem: Problem, outputs: Named, cotangents: Mapping[str, Tensor]
     return {f"d {name}": gradient for name, gradient in zip(inputs, filled, strict=True)}
 
 
-def _evaluate(
+def _differentiated(
     problem: Problem,
-    features: frozenset[str],
+    evaluate: Evaluate,
     inputs: Named,
     cotangents: Named,
     generator: torch.Generator,
@@ -131,10 +146,12 @@ def _evaluate(
     """Outputs and gradients; draws the cotangents if there are none yet."""
     leaves = {name: inputs[name].detach().requires_grad_() for name in sorted(problem.trained)}
     tensors = {name: leaves.get(name, inputs.get(name)) for name in problem.tensors}
-    outputs = oracle(problem.call(tensors, features))
+    outputs = evaluate(problem, tensors)
     for name, output in outputs.items():
         if name not in cotangents:
-            drawn = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+            drawn = torch.randn(
+                output.shape, generator=generator, dtype=torch.float64, device=output.device
+            )
             # Representable in the dtype of the output, so that both sides pull back the same.
             cotangents[name] = drawn.to(answer_dtype(problem, name)).double()
     values = {name: output.detach() for name, output in outputs.items()}
@@ -146,4 +163,4 @@ def _evaluate(
 
 
 def _noise(x: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.rand(x.shape, generator=generator, dtype=x.dtype) * 2 - 1
+    return torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device) * 2 - 1

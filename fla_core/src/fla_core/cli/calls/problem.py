@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import fla_core.ops  # noqa: F401  (fills OPERATORS)
 from fla_core.call import Call
 from fla_core.contract import Contract, TensorSpec
 from fla_core.dispatch import policy_text
 from fla_core.errors import ContractError
 from fla_core.invoke import invoke
-from fla_core.prepare import Operator, Prepared, operator, prepare
+from fla_core.prepare import OPERATORS, Operator, Prepared, prepare
 from fla_core.seqlens import SeqLens
 
 DTYPES = {
@@ -24,13 +25,14 @@ DTYPES = {
     "fp32": torch.float32,
     "fp64": torch.float64,
 }
+CPU = torch.device("cpu")
 GATES = ("g", "gk")
 """Gates that a base call has; of two the first that the contract knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One call: its operator, its tensors in contract order, its switches.
+    """One call: its operator, its tensors in contract order, its switches and further numbers.
 
     ``bounds`` are those of packed sequences, None for a dense batch.
     """
@@ -40,6 +42,7 @@ class Problem:
     flags: frozenset[str]
     bounds: tuple[int, ...] | None
     device: torch.device
+    options: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def contract(self) -> Contract:
@@ -75,7 +78,7 @@ class Problem:
             tuple(self.tensors[name] for name in self.operator.inputs),
             tuple(name in self.flags for name in self.contract.flags),
             cu_seqlens=self.cu_seqlens,
-            options=(None,) * len(self.contract.options),
+            options=tuple(self.options.get(name) for name in self.contract.options),
             backend=backend,
         )
         names = [spec.name for spec in self.contract.outputs_for(self.flags)]
@@ -86,7 +89,7 @@ class Problem:
         seqlens = None
         if self.bounds is not None:
             seqlens = SeqLens(torch.tensor(self.bounds, dtype=torch.int32), self.bounds)
-        options = dict.fromkeys(self.contract.options)
+        options = {name: self.options.get(name) for name in self.contract.options}
         q = tensors["q"]
         assert q is not None
         scale = float(q.shape[-1]) ** -0.5
@@ -102,15 +105,18 @@ def make(
     optional: Sequence[str],
     flags: frozenset[str] = frozenset(),
     bounds: tuple[int, ...] | None = None,
+    options: Mapping[str, float] | None = None,
     grad: bool = False,
     seed: int = 0,
+    drawn_on: torch.device = CPU,
 ) -> Problem:
     """Draw the required tensors of an operator and the optional ones that are named.
 
-    Keys have unit length, log gates are negative, beta lies in (0, 1), as in trained models.
+    Keys have unit length, log gates are negative, beta lies in (0, 1), as in trained models. Each
+    kind of device that draws has numbers of its own.
     """
-    op = operator(name)
-    generator = torch.Generator().manual_seed(seed)
+    op = OPERATORS[name]
+    generator = torch.Generator(drawn_on).manual_seed(seed)
     tensors: dict[str, Tensor | None] = {}
     for spec in op.contract.inputs:
         tensors[spec.name] = None
@@ -121,19 +127,19 @@ def make(
             # to take a root mean square of.
             trained = grad and spec.name != "g_gamma"
             tensors[spec.name] = drawn.to(device, kept).requires_grad_(trained)
-    return Problem(op, tensors, flags, bounds, device)
+    return Problem(op, tensors, flags, bounds, device, options or {})
 
 
 def _draw(spec: TensorSpec, sizes: Mapping[str, int], generator: torch.Generator) -> Tensor:
     shape = [_size(letter, sizes) for letter in spec.axes]
-    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device)
     if spec.name == "k":
         return F.normalize(x, dim=-1)
     if spec.name in ("g", "gk", "gv"):
         return -0.1 * F.softplus(x)
     if spec.name == "g_gamma":
         return -0.05 - 0.05 * x.sigmoid()
-    return x.sigmoid() if spec.name in ("beta", "initial_z") else x
+    return x.sigmoid() if spec.name in ("beta", "b", "w", "initial_z") else x
 
 
 def _size(letter: str, sizes: Mapping[str, int]) -> int:

@@ -1,0 +1,92 @@
+"""First calls: a process of its own, nothing compiled, one call on tensors that lie ready.
+
+``python -m fla_core.cli.calls.bench.fresh JSON`` prints the seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fla_core.cli.calls.bench import recipes
+from fla_core.cli.calls.bench.workload import Workload
+
+if TYPE_CHECKING:
+    from fla_core.cli.calls.bench.providers import Provider
+
+CACHES = ("TRITON_CACHE_DIR", "TILELANG_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
+"""Where toolchains keep what they compiled."""
+
+LIMIT = 600.0
+"""Seconds after which a first call is given up."""
+
+
+def first_call(
+    workload: Workload, provider: Provider, direction: str, device: torch.device
+) -> float | None:
+    """Seconds of the first call in a fresh process; None when that process failed."""
+    recipe = workload.recipe
+    asked = {
+        "provider": provider.name,
+        "backend": provider.backend,
+        "operator": recipe.operator,
+        "variant": recipe.variant,
+        "sizes": dict(workload.sizes),
+        "lengths": workload.lengths,
+        "dtype": str(workload.dtype).removeprefix("torch."),
+        "direction": direction,
+        "device": str(device),
+    }
+    command = [sys.executable, "-m", "fla_core.cli.calls.bench.fresh", json.dumps(asked)]
+    with tempfile.TemporaryDirectory() as empty:
+        path = os.pathsep.join(sys.path)
+        environment = {**os.environ, **dict.fromkeys(CACHES, empty), "PYTHONPATH": path}
+        try:
+            run = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=LIMIT
+            )
+        except subprocess.TimeoutExpired:
+            return None
+    return float(run.stdout.split()[-1]) if run.returncode == 0 else None
+
+
+def measure(asked: Mapping[str, Any]) -> float:
+    """Draw the tensors, then time one call."""
+    from fla_core.cli.calls.bench.providers import provider
+    from fla_core.cli.calls.bench.runner import first_tensor
+
+    operator, direction = asked["operator"], asked["direction"]
+    if direction == "decode":
+        recipe = recipes.stepped(operator)
+    else:
+        (recipe,) = recipes.find(operator, asked["variant"])
+    lengths = None if asked["lengths"] is None else tuple(asked["lengths"])
+    dtype, device = getattr(torch, asked["dtype"]), torch.device(asked["device"])
+    problem = Workload(recipe, asked["sizes"], lengths, dtype).make(device, direction == "both")
+    call = provider(asked["provider"], asked["backend"]).bound(recipe, problem)
+    _wait(device)
+    start = time.perf_counter()
+    with torch.set_grad_enabled(bool(problem.trained)):
+        o = first_tensor(call())
+    if problem.trained:
+        leaves = [problem.present[name] for name in sorted(problem.trained)]
+        torch.autograd.grad(o, leaves, torch.ones_like(o), allow_unused=True)
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def _wait(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.get_device_module(device).synchronize(device)
+
+
+if __name__ == "__main__":
+    print(measure(json.loads(sys.argv[1])))

@@ -1,0 +1,165 @@
+"""The gate: no speed of an operator is told before its answers are right.
+
+Two calls of the very function that is timed are compared with the definition in float64: a small
+one, dense and packed with an empty sequence, and the timed one itself, of which the last row and
+head is compared over all its tokens. Errors are those of :mod:`fla_core.cli.calls.measure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fla_core.cli.calls import measure
+from fla_core.cli.calls.bench.workload import Workload, slice_of, sliced
+from fla_core.cli.calls.problem import Problem
+
+SMALL_TOKENS = 80
+"""One chunk of 64 and a part of the next."""
+
+SMALL_LENGTHS = (17, 0, 63)
+"""They sum to as many."""
+
+Function = Callable[[Problem], dict[str, Tensor]]
+"""Calls what is timed; outputs by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the gate found.
+
+    Attributes:
+        errors: the largest error of each comparison, in units; infinite for what is not finite.
+        bound: what is allowed.
+        failure: which outputs and gradients are off, ``""`` when none is.
+    """
+
+    errors: Mapping[str, float]
+    bound: float
+    failure: str = ""
+
+    @property
+    def green(self) -> bool:
+        """True when everything is right."""
+        return not self.failure
+
+
+class Golds:
+    """Definitions that were evaluated before: providers and directions of one call share them."""
+
+    def __init__(self) -> None:
+        self._known: dict[object, measure.Gold] = {}
+
+    def small(self, workload: Workload, problem: Problem) -> measure.Gold:
+        """Answers to a small call, token by token."""
+        key = ("small", workload.recipe.title, workload.text, workload.dtype)
+        return self._of(key, problem, measure.by_token, torch.device("cpu"))
+
+    def slice(self, workload: Workload, problem: Problem) -> measure.Gold:
+        """Answers to a slice of a timed call, on the device where that computes in float64."""
+        key = ("slice", workload.recipe.title, workload.text, workload.dtype)
+        return self._of(key, problem, measure.by_chunks, problem.device)
+
+    def _of(
+        self, key: object, problem: Problem, evaluate: measure.Evaluate, device: torch.device
+    ) -> measure.Gold:
+        trained = bool(problem.trained)
+        # What is known with gradients is known without them.
+        found = self._known.get((key, True)) or self._known.get((key, trained))
+        if found is None:
+            found = self._known[key, trained] = measure.gold(problem, evaluate, device)
+        return found
+
+
+def check(
+    workload: Workload,
+    timed: Problem,
+    function: Function,
+    golds: Golds,
+) -> Verdict:
+    """Compare a function with the definition.
+
+    Args:
+        workload: what is timed.
+        timed: its tensors; gradients are compared if they require them.
+        function: calls the implementation.
+        golds: what is known already.
+    """
+    grad, device = bool(timed.trained), timed.device
+    errors, failures, bound = dict[str, float](), [], 0.0
+    for case, small in _small(workload).items():
+        problem = small.make(device, grad)
+        right = golds.small(small, problem)
+        answers = differentiated(problem, function, right.cotangents)
+        found = {n: measure.error(problem, n, x, right) for n, x in _judged(problem, answers)}
+        errors[case], bound = max(found.values()), max(bound, measure.bound(problem))
+        failures += _failures(case, found, measure.bound(problem))
+    part = slice_of(timed)
+    right = golds.slice(workload, part)
+    answers = differentiated(timed, function, _spread(timed, function, right.cotangents))
+    own = {n: x for n, x in _judged(timed, answers) if not _summed(timed, n)}
+    found = {n: measure.error(part, n, sliced(timed, n, x), right) for n, x in own.items()}
+    errors["slice"], bound = max(found.values()), max(bound, measure.bound(part))
+    failures += _failures("slice", found, measure.bound(part))
+    return Verdict(errors, bound, "; ".join(failures))
+
+
+def differentiated(
+    problem: Problem, function: Function, cotangents: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Outputs and, if anything is trained, the gradients under these cotangents."""
+    with torch.set_grad_enabled(bool(problem.trained)):
+        outputs = function(problem)
+    return {**outputs, **measure.gradients(problem, outputs, cotangents)}
+
+
+def _small(workload: Workload) -> dict[str, Workload]:
+    """Few tokens and heads, with keys and values of the timed size."""
+    group = workload.sizes.get("HV", workload.sizes["H"]) // workload.sizes["H"]
+    heads = {axis: 2 * (group if axis == "HV" else 1) for axis in ("H", "HV")}
+    sizes = {axis: size for axis, size in heads.items() if axis in workload.sizes}
+    if workload.recipe.variant == "decode":
+        return {"small": workload.resized({**sizes, "B": 2, "T": 1}, None)}
+    return {
+        "dense": workload.resized({**sizes, "B": 2, "T": SMALL_TOKENS}, None),
+        "packed": workload.resized({**sizes, "B": 1, "T": SMALL_TOKENS}, SMALL_LENGTHS),
+    }
+
+
+def _spread(
+    timed: Problem, function: Function, cotangents: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Cotangents of the whole call: the slice's in the slice, something else around it."""
+    if not timed.trained:
+        return {}
+    with torch.no_grad():
+        outputs = function(timed)
+    whole = {}
+    for name, output in outputs.items():
+        whole[name] = torch.randn_like(output)
+        sliced(timed, name, whole[name]).copy_(cotangents[name])
+    return whole
+
+
+def _judged(problem: Problem, answers: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """All but gradients of one number a head: a root mean square of one means nothing."""
+    single = {
+        f"d {spec.name}"
+        for spec in problem.contract.inputs
+        if measure.BLOCK_AXES.issuperset(spec.axes)
+    }
+    return [(name, x) for name, x in answers.items() if name not in single]
+
+
+def _summed(problem: Problem, name: str) -> bool:
+    """True for the gradient of a parameter, to which every row of a batch adds."""
+    specs = (spec for spec in problem.contract.inputs if f"d {spec.name}" == name)
+    per_row = any({"B", "N"}.intersection(spec.axes) for spec in specs)
+    return name.startswith("d ") and not per_row and problem.present["q"].shape[0] > 1
+
+
+def _failures(case: str, found: Mapping[str, float], bound: float) -> list[str]:
+    return [f"{case} {name} {e:.3g} > {bound:g}" for name, e in found.items() if not e <= bound]

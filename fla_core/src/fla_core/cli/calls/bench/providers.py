@@ -1,0 +1,111 @@
+"""Who computes: import roots that offer the public operators under their names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import importlib_metadata
+
+from fla_core import ops
+from fla_core.cli.calls.bench.recipes import Recipe
+from fla_core.cli.calls.bench.workload import keywords, outputs_of
+from fla_core.cli.calls.problem import Problem
+from fla_core.errors import ContractError, FlaError
+from fla_core.plugins.discover import CORE
+
+OURS, ANCHOR = "ours", "sdpa"
+ROOTS = {OURS: "fla_core.ops", "fla": "fla.ops"}
+"""Short names of import roots."""
+
+
+class NotOffered(FlaError):
+    """A provider has no function of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """An import root.
+
+    Attributes:
+        name: as the user knows it.
+        root: the imported module.
+        version: of its distribution, ``""`` when it belongs to none.
+        backend: selection policy of its calls; ours alone has one.
+    """
+
+    name: str
+    root: ModuleType
+    version: str
+    backend: str | None = None
+
+    @property
+    def ours(self) -> bool:
+        """True for this project's own operators."""
+        return self.root is ops
+
+    def operator(self, name: str) -> Callable[..., Any]:
+        """The function of that name, in the root or in the module of its family.
+
+        Raises:
+            NotOffered: it has none.
+        """
+        family = getattr(ops, name).__module__.rpartition(".")[2]
+        for module in (self.root.__name__, f"{self.root.__name__}.{family}"):
+            function = getattr(_imported(module), name, None)
+            if callable(function):
+                return function  # type: ignore[no-any-return]
+        raise NotOffered(f"{self.root.__name__} has no {name}")
+
+    def function(self, recipe: Recipe, problem: Problem) -> Callable[[Problem], dict[str, Any]]:
+        """A function that calls the operator on the tensors of any such problem."""
+        operator = self.operator(recipe.operator)
+        names = [spec.name for spec in problem.contract.outputs_for(problem.flags)]
+        extra = {"backend": self.backend} if self.ours else {}
+        return lambda given: outputs_of(operator(**keywords(recipe, given), **extra), names)
+
+    def bound(self, recipe: Recipe, problem: Problem) -> Callable[[], Any]:
+        """The call on one problem and nothing else: what is timed."""
+        operator, given = self.operator(recipe.operator), keywords(recipe, problem)
+        if self.ours:
+            given["backend"] = self.backend
+        return lambda: operator(**given)
+
+
+def provider(name: str, backend: str | None = None) -> Provider:
+    """Import a provider.
+
+    Args:
+        name: ``ours``, ``fla``, or the path of a module.
+        backend: selection policy of our own calls.
+
+    Raises:
+        ContractError: there is no such module, or importing it fails.
+    """
+    path = ROOTS.get(name, name)
+    try:
+        root = importlib.import_module(path)
+    except Exception as error:
+        expected = f"{', '.join(ROOTS)}, {ANCHOR} or a module that can be imported"
+        got = f"{name!r}: {type(error).__name__}: {error}"
+        raise ContractError("bench", "provider", expected, got) from None
+    return Provider(name, root, _version(root), backend)
+
+
+def _imported(module: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
+def _version(root: ModuleType) -> str:
+    if root is ops:
+        return importlib_metadata.version(CORE)
+    top = root.__name__.partition(".")[0]
+    owners = importlib_metadata.packages_distributions().get(top, ())
+    versions = [importlib_metadata.version(name) for name in owners]
+    return versions[0] if versions else str(getattr(root, "__version__", ""))
