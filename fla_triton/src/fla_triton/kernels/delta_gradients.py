@@ -8,7 +8,7 @@ D_ij = exp(G_i - G_j),
     y = X^T dv_new,   dB_ij = -D_ij (y_i . v_new_j) for j < i,   r_i = -exp(G_i) S y_i,
     dv_i = beta_i y_i
     dk_i += beta_i (r_i + sum_{j < i} dB_ij k_j) + sum_{t > i} beta_t dB_ti k_t
-    dbeta_i = y_i . v_i + r_i . k_i + sum_{j < i} dB_ij (k_i . k_j)
+    dbeta_i = y_i . v_i + r_i . k_i + sum_{j < i} dB_ij (k_i . k_j) = y_i . v_new_i / beta_i
     dg_t += sum_{j < t <= i} beta_i dB_ij (k_i . k_j) + sum_{i >= t} beta_i r_i . k_i
 
 The system's right-hand side is an output of linear attention that reads with keys in place of
@@ -131,6 +131,7 @@ def delta_gradients(
     pairs = tl.zeros([C, C], dtype=tl.float32)
     read = tl.zeros([C, BK], dtype=tl.float32)
     found = tl.zeros([C], dtype=tl.float32)
+    written = tl.zeros([C], dtype=tl.float32)
     for tile in range(NV):
         column = tile * BV
         tile_d = load_rows(dv_new, rows, live, h, column, H, V, C, BV)
@@ -139,8 +140,9 @@ def delta_gradients(
         kept, inside = state_places(slot, 0, column, K, V, BK, BV)
         state = tl.load(states + kept, mask=inside, other=0.0)
         y = tl.dot(solved, tile_d, input_precision=PRECISION)
-        found += tl.sum(y * tile_v, 1)
         store_rows(dv, y * strength[:, None], rows, live, h, column, H, V, C, BV)
+        written += tl.sum(y * tile_e, 1)
+        found += tl.sum(y * tile_v, 1)
         y = (-y).to(tile_d.dtype)
         pairs = tl.dot(y, tl.trans(tile_e), acc=pairs, input_precision=PRECISION)
         read = tl.dot(y, tl.trans(state), acc=read, input_precision=PRECISION)
@@ -154,7 +156,11 @@ def delta_gradients(
     products = pairs * tl.dot(tile_k, tl.trans(tile_k), input_precision=PRECISION)
     reads = tl.sum(read * tile_k, 1)
     found += reads + tl.sum(products, 1)
-    tl.store(dbeta + places, found, mask=live)
+    # The same number two ways: where keys are nearly parallel the parts of the sum cancel, and
+    # where beta is nothing so is the quotient.
+    strong = tl.abs(strength) > 0.0625
+    quotient = written / tl.where(strong, strength, 1.0)
+    tl.store(dbeta + places, tl.where(strong, quotient, found), mask=live)
     if WITH_G:
         reached = tl.cumsum(products * strength[:, None], 0, reverse=True)
         step = tl.sum(tl.where(below, reached, 0.0), 1)
