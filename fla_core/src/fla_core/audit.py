@@ -102,18 +102,23 @@ def check_outputs(plan: Plan, outputs: tuple[object, ...], expected: Expected) -
             raise ImplementationError(plan.id, problem, wanted, _describe(output))
 
 
-def versions(tensors: Named) -> dict[str, int]:
-    """How often each tensor was written to; inference tensors do not say."""
-    return {n: t._version for n, t in tensors if t is not None and not t.is_inference()}
+def versions(tensors: Iterable[Tensor | None]) -> list[int]:
+    """How often each tensor was written to; -1 of what is absent or made in inference mode."""
+    tensors = tuple(tensors)
+    try:
+        return [-1 if t is None else t._version for t in tensors]
+    except RuntimeError:  # asking each first whether it can tell costs as much again
+        return [-1 if t is None or t.is_inference() else t._version for t in tensors]
 
 
-def check_unchanged(plan: Plan, before: Mapping[str, int], tensors: Named) -> None:
+def check_unchanged(plan: Plan, before: list[int], tensors: Mapping[str, Tensor | None]) -> None:
     """Compare with the versions taken before the implementation ran."""
-    for name, version in versions(tensors).items():
-        if version != before[name]:
-            raise ImplementationError(
-                plan.id, f"changed {name!r} in place", "arguments left as they are"
-            )
+    after = versions(tensors.values())
+    if after != before:
+        changed = (n for n, old, new in zip(tensors, before, after, strict=True) if old != new)
+        raise ImplementationError(
+            plan.id, f"changed {next(changed)!r} in place", "arguments left as they are"
+        )
 
 
 def check_no_alias(
@@ -185,11 +190,18 @@ def check_gradients(
             problem = f"the gradient of {name!r} has the wrong shape, device or kind of dtype"
             wanted = f"floating point, {list(like.shape)} on {like.device}"
             raise ImplementationError(plan.id, problem, wanted, _describe(gradient))
-        gradients[name] = gradient.to(like.dtype)
-    named = ((f"the gradient of {name!r}", gradient) for name, gradient in gradients.items())
-    # Two gradients may lie in one buffer: autograd copies what it does not own alone.
-    check_no_alias(plan, call, named, exclusive=False)
+        gradients[name] = gradient if gradient.dtype is like.dtype else gradient.to(like.dtype)
+    if isinstance(call.q, FakeTensor) or _may_alias(gradients.values(), call.tensors.values()):
+        named = ((f"the gradient of {name!r}", gradient) for name, gradient in gradients.items())
+        # Two gradients may lie in one buffer: autograd copies what it does not own alone.
+        check_no_alias(plan, call, named, exclusive=False)
     return gradients
+
+
+def _may_alias(some: Iterable[Tensor], others: Iterable[Tensor | None]) -> bool:
+    """Whether two addresses are equal; those of tensors without memory are."""
+    known = {t.untyped_storage().data_ptr() for t in others if t is not None}
+    return not known.isdisjoint([t.untyped_storage().data_ptr() for t in some])
 
 
 def _fits(gradient: object, like: Tensor) -> bool:

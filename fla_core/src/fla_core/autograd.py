@@ -6,10 +6,8 @@ backward may run on a thread that does not see the caller's policy.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,23 +18,17 @@ from torch.autograd.function import FunctionCtx
 from fla_core.call import Call
 from fla_core.errors import UnsupportedError
 from fla_core.execute import run_backward, run_forward
-from fla_core.outputs import Expected
+from fla_core.seqlens import has_data
 
 if TYPE_CHECKING:
     from fla_core.dispatch.plan import Plan
+    from fla_core.prepare import Prepared
 
 
-def differentiable_call(
-    plan: Plan,
-    call: Call,
-    expected: Expected | None,
-    needs: frozenset[str],
-    first: bool,
-) -> tuple[Tensor, ...]:
-    """Run a planned call and record its derivative for the inputs named in ``needs``."""
-    bare = replace(call, tensors=dict.fromkeys(call.tensors))
+def differentiable_call(prepared: Prepared, call: Call) -> tuple[Tensor, ...]:
+    """Run a planned call and record its derivative for the inputs that need one."""
     outputs: tuple[Tensor, ...] = _Node.apply(  # type: ignore[no-untyped-call]
-        plan, bare, expected, needs, first, *call.tensors.values()
+        prepared, call.holding({}), *call.tensors.values()
     )
     return outputs
 
@@ -45,18 +37,22 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        plan: Plan,
+        prepared: Prepared,
         bare: Call,
-        expected: Expected | None,
-        needs: frozenset[str],
-        first: bool,
         *tensors: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        call = _with_tensors(bare, tensors)
-        outputs, residuals, base_outputs = run_forward(plan, call, expected, True, first)
-        ctx.plan, ctx.bare, ctx.needs = plan, bare, needs
+        plan = prepared.plan
+        call = _with_tensors(prepared, bare, tensors)
+        outputs, residuals, base_outputs = run_forward(
+            plan, call, prepared.expected, True, prepared.first
+        )
+        ctx.prepared, ctx.bare = prepared, bare
         ctx.counts = len(tensors), len(residuals)
-        mark = maker_mark(plan, outputs[0])
+        mark = prepared.mark
+        if mark is None:
+            mark = maker_mark(plan, outputs[0])
+            # It holds no memory, but a fake one would be of a mode that ends.
+            prepared.mark = mark if has_data(mark) else None
         ctx.save_for_backward(*tensors, *residuals, *base_outputs, _boundaries(bare), mark)
         ctx.set_materialize_grads(False)
         return _writable(outputs, (*residuals, *base_outputs))
@@ -66,21 +62,34 @@ class _Node(torch.autograd.Function):
         inputs, kept = ctx.counts
         saved = ctx.saved_tensors
         if all(grad is None for grad in grads):
-            return (None,) * (5 + inputs)
-        refuse_another_maker(ctx.plan, saved[-1])
-        call = _with_tensors(ctx.bare, saved[:inputs])
-        with torch.no_grad(), without_autocast(call.q.device.type):
+            return (None,) * (2 + inputs)
+        prepared = ctx.prepared
+        refuse_another_maker(prepared.plan, saved[-1])
+        call = _with_tensors(prepared, ctx.bare, saved[:inputs])
+        again = torch.is_grad_enabled()
+        guarded = again or _any_autocast()
+        with _plainly(call.q.device.type) if guarded else _NOTHING:
             found = run_backward(
-                ctx.plan,
+                prepared.plan,
                 call,
                 saved[inputs : inputs + kept],
                 saved[inputs + kept : -2],
                 grads,
-                ctx.needs,
+                prepared.needs,
             )
-        if torch.is_grad_enabled():
+        if again:
             found = _first_order_only(call, found, grads)
-        return (None,) * 5 + tuple(found.get(name) for name in call.tensors)
+        return (None, None, *map(found.get, call.tensors))
+
+
+_any_autocast = torch._C._is_any_autocast_enabled
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _plainly(device_type: str) -> Iterator[None]:
+    with torch.no_grad(), without_autocast(device_type):
+        yield
 
 
 def maker_mark(plan: Plan, like: Tensor) -> Tensor:
@@ -89,12 +98,12 @@ def maker_mark(plan: Plan, like: Tensor) -> Tensor:
     Activation checkpointing swaps saved tensors for those of a second forward, which may run under
     another policy (``use`` ended, or another thread): residuals of somebody else, in right shapes.
     """
-    return like.new_empty((0, zlib.crc32(plan.decision.plan.encode())))
+    return like.new_empty((0, plan.mark))
 
 
 def refuse_another_maker(plan: Plan, mark: Tensor) -> None:
     """Raise UnsupportedError where the mark is not that of the plan which backward runs."""
-    if mark.shape[1] != zlib.crc32(plan.decision.plan.encode()):
+    if mark.shape[1] != plan.mark:
         raise UnsupportedError(
             plan.decision.operator,
             f"recomputing with another implementation what {plan.decision.plan} has computed",
@@ -109,7 +118,10 @@ def _writable(outputs: tuple[Tensor, ...], kept: tuple[Tensor, ...]) -> tuple[Te
     the same memory without the relation. Where it is kept for backward the relation stays, as the
     change must then be noticed.
     """
-    if not any(output._is_view() for output in outputs):
+    for output in outputs:
+        if output._is_view():
+            break
+    else:
         return outputs
     shared = {tensor.untyped_storage()._cdata for tensor in kept}
     return tuple(
@@ -120,8 +132,10 @@ def _writable(outputs: tuple[Tensor, ...], kept: tuple[Tensor, ...]) -> tuple[Te
     )
 
 
-def _with_tensors(bare: Call, tensors: Sequence[Tensor | None]) -> Call:
-    return replace(bare, tensors=dict(zip(bare.tensors, tensors, strict=True)))
+def _with_tensors(prepared: Prepared, bare: Call, tensors: Sequence[Tensor | None]) -> Call:
+    call = bare.holding(dict(zip(prepared.inputs, tensors, strict=True)))
+    call.memo = prepared.memo
+    return call
 
 
 def _boundaries(call: Call) -> Tensor | None:

@@ -36,11 +36,13 @@ def run_forward(
     """
     if not plan.lowerings:
         base = call if plan.strided else _contiguous(call)
+        base.memo = call.memo
         outputs, residuals = _run(plan, base, expected, save, first)
         return outputs, residuals, ()
     with torch.no_grad():
         chain = lower(call, plan.lowerings)
         base = chain[-1] if plan.strided else _contiguous(chain[-1])
+        base.memo = call.memo
         outputs, residuals = _run(plan, base, expected, save, first)
         names = [spec.name for spec in call.contract.outputs_for(base.features)]
         lifted = lift(dict(zip(names, outputs, strict=True)), chain, plan.lowerings)
@@ -53,12 +55,12 @@ def _run(
     plan: Plan, base: Call, expected: Expected | None, save: bool, first: bool
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     # Versions cost 1 µs; the short calls of inference are spared it after the first.
-    before = audit.versions(base.tensors.items()) if first or save else None
+    before = audit.versions(base.tensors.values()) if first or save else None
     run = audit.run_watched if first else audit.run_plugin
     outputs, residuals = audit.unpack(plan, run(plan, plan.forward, base, save))
     audit.check_outputs(plan, outputs, expected or expected_outputs(base))
     if before is not None:
-        audit.check_unchanged(plan, before, base.tensors.items())
+        audit.check_unchanged(plan, before, base.tensors)
     if first:
         names = (f"output {spec.name!r}" for spec in base.contract.outputs_for(base.features))
         audit.check_no_alias(plan, base, zip(names, outputs, strict=True), exclusive=True)
@@ -68,7 +70,10 @@ def _run(
 
 
 def _contiguous(call: Call) -> Call:
-    if all(t is None or t.is_contiguous() for t in call.tensors.values()):
+    for tensor in call.tensors.values():
+        if tensor is not None and not tensor.is_contiguous():
+            break
+    else:
         return call
     return call.but(**{n: t.contiguous() for n, t in call.tensors.items() if t is not None})
 
@@ -93,6 +98,7 @@ def run_backward(
     """
     if not plan.lowerings:
         base = call if plan.strided else _contiguous(call)
+        base.memo = call.memo
         return _derive(plan, base, residuals, grads, needs)
     with torch.enable_grad():
         leaves = {n: call.tensors[n].detach().requires_grad_() for n in sorted(needs)}  # type: ignore[union-attr]
@@ -102,6 +108,7 @@ def run_backward(
     base = chain[-1].but(**{n: t.detach() for n, t in depends.items()})
     if not plan.strided:
         base = _contiguous(base)
+    base.memo = call.memo
     found = _derive(plan, base, residuals, inner, frozenset(depends))
     return vjp(list(depends.values()), leaves, [found[name] for name in depends])
 
@@ -149,10 +156,14 @@ def _derive(
 ) -> dict[str, Tensor]:
     if not plan.strided:
         grads = [None if g is None else g.contiguous() for g in grads]
-    outputs = (f"gradient of {out.name}" for out in base.contract.outputs_for(base.features))
-    arguments = [*base.tensors.items(), *zip(outputs, grads, strict=True)]
+    grads = tuple(grads)
+    arguments = (*base.tensors.values(), *grads)
     before = audit.versions(arguments)
     assert plan.backward is not None  # a plan for a call with gradients has one
-    found = audit.run_plugin(plan, plan.backward, base, residuals, tuple(grads), needs)
-    audit.check_unchanged(plan, before, arguments)
+    found = audit.run_plugin(plan, plan.backward, base, residuals, grads, needs)
+    if audit.versions(arguments) != before:
+        outputs = (f"gradient of {out.name}" for out in base.contract.outputs_for(base.features))
+        audit.check_unchanged(
+            plan, before, {**base.tensors, **dict(zip(outputs, grads, strict=True))}
+        )
     return audit.check_gradients(plan, base, found, needs)

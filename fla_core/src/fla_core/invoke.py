@@ -126,23 +126,22 @@ def invoke(
         prepared.options,
         hints,
     )
-    if prepared.device is None:
-        return _run(operator, prepared, call)
+    call.memo = prepared.memo
+    where = prepared.device
     # The current device is the caller's to change between calls, so it is compared each time.
-    accelerator = torch.get_device_module(prepared.device.type)
-    if accelerator.current_device() == prepared.device.index:
+    if where is None or prepared.current_device() == where.index:  # type: ignore[misc]
         return _run(operator, prepared, call)
-    with accelerator.device(prepared.device.index):
+    with torch.get_device_module(where.type).device(where.index):
         return _run(operator, prepared, call)
 
 
 def _run(operator: Operator, prepared: Prepared, call: Call) -> Outputs:
-    plan, first = prepared.plan, prepared.first
+    plan = prepared.plan
     try:
         if prepared.needs:
-            outputs = differentiable_call(plan, call, prepared.expected, prepared.needs, first)
+            outputs = differentiable_call(prepared, call)
         else:
-            outputs, _, _ = run_forward(plan, call, prepared.expected, False, first)
+            outputs, _, _ = run_forward(plan, call, prepared.expected, False, prepared.first)
     except Exception as error:
         # Layouts are no part of a signature: asking each time costs more than a second look here.
         if any(t is not None and t.layout != torch.strided for t in call.tensors.values()):
@@ -174,4 +173,6 @@ def _prepare(
     operator.check_modes(named, on, options, hints)
     prepared = prepare(operator, named, on, cu_seqlens, policy, needs)
     prepared.options = dict(zip(operator.contract.options, options, strict=True))
+    if prepared.device is not None:
+        prepared.current_device = torch.get_device_module(prepared.device.type).current_device
     return prepared

@@ -72,9 +72,25 @@ def operator(name: str, modes: Modes | None = None, **aliases: str) -> Operator:
 
 @dataclass(slots=True)
 class Prepared:
-    """What is known of a signature: the plan, and everything that follows from metadata."""
+    """What is known of a signature: the plan, and everything that follows from metadata.
+
+    Attributes:
+        plan: what runs.
+        inputs: names of the tensor arguments in contract order.
+        features: features in use.
+        needs: inputs whose gradient is wanted.
+        default_scale: factor on q where the call gives none.
+        expected: outputs of the implementation, None where each call has to derive them.
+        device: an accelerator with an index; None for any other.
+        options: further float arguments by name.
+        first: no call of the signature has succeeded yet.
+        memo: what the implementation keeps of the signature.
+        mark: see :func:`fla_core.autograd.maker_mark`; None until one is needed.
+        current_device: index of the accelerator's current device, None without a ``device``.
+    """
 
     plan: Plan
+    inputs: tuple[str, ...]
     features: frozenset[str]
     needs: frozenset[str]
     default_scale: float
@@ -82,6 +98,9 @@ class Prepared:
     device: torch.device | None
     options: Mapping[str, float | None] = field(default_factory=dict)
     first: bool = True
+    memo: dict[Any, Any] = field(default_factory=dict)
+    mark: Tensor | None = None
+    current_device: Callable[[], int] | None = None
 
 
 class Memo:
@@ -166,6 +185,7 @@ def prepare(
     outputs = None if later else outputs_of(contract, checked.features, checked.sizes, q)
     return Prepared(
         plan=plan,
+        inputs=operator.inputs,
         features=checked.features,
         needs=needs,
         default_scale=float(checked.sizes["K"]) ** -0.5,

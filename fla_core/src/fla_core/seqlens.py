@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -23,13 +24,14 @@ class SeqLens:
         checked_length: T for which the boundaries were found valid; -1 before.
     """
 
-    __slots__ = ("_bounds", "_tables", "checked_length", "count", "device")
+    __slots__ = ("_bounds", "_longest", "_tables", "checked_length", "count", "device")
 
     def __init__(self, device: Tensor, bounds: tuple[int, ...] | None = None) -> None:
         self.device = device
         self.count = device.shape[0] - 1
         self.checked_length = -1
         self._bounds = bounds
+        self._longest = -1
         self._tables: dict[int, Tensor] = {}
 
     @property
@@ -43,6 +45,14 @@ class SeqLens:
         if self._bounds is None:
             self._bounds = tuple(self.device.tolist())
         return self._bounds
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence; read from the host like ``bounds``."""
+        if self._longest < 0:
+            pairs = pairwise(self.bounds)
+            self._longest = max((end - begin for begin, end in pairs), default=0)
+        return self._longest
 
     def chunk_table(self, chunk_size: int) -> Tensor:
         """Return ``[NT, 2]`` (sequence, chunk inside the sequence) on the device, built once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ class Plan:
         backward: ``backward(call, residuals, grads, needs)``, None when forward only.
         residuals: ``residuals(call)``, None when there are none.
         strided: any strides are fine; otherwise tensors must be contiguous.
+        mark: number that tells this decision's residuals from those of others.
     """
 
     decision: Decision
@@ -46,6 +48,7 @@ class Plan:
     backward: Callable[..., Any] | None
     residuals: Callable[..., Any] | None
     strided: bool
+    mark: int
 
     def annotate(self, error: BaseException) -> None:
         """Note on an error that left an implementation which one it was and why it was chosen."""
@@ -192,4 +195,5 @@ def _plan(decision: Decision, candidate: Candidate, fitted: Fit) -> Plan:
         backward=None if backward is None else watch(backward, "backward", decision),
         residuals=candidate.function("residuals"),
         strided=candidate.implementation.strided,
+        mark=zlib.crc32(decision.plan.encode()),
     )

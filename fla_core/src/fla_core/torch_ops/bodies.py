@@ -39,6 +39,7 @@ def forward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
     request = request_of(contract, args)
     prepared = prepared_once(request, args)
     call = request.real_call(prepared)
+    call.memo = prepared.memo
     with torch.no_grad(), without_autocast(call.q.device.type):
         outputs, residuals, base = run_forward(
             prepared.plan, call, None, bool(request.needs), prepared.first
@@ -76,6 +77,7 @@ def backward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
     request = request_of(contract, args)
     prepared = prepared_once(request, args, implementation)
     call = request.real_call(prepared)
+    call.memo = prepared.memo
     *saved, mark = saved
     refuse_another_maker(prepared.plan, mark)
     kept = len(saved) - _saved_base_count(prepared, contract)
