@@ -1,0 +1,47 @@
+"""What a kernel may take of a chip. Exceptions to the rule that nothing spills are data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from compile_only.driver import Compiled
+from compile_only.targets import Target
+
+FILE = Path(__file__).with_name("budgets.json")
+MAX_THREADS = 1024
+
+
+def allowed_stack(kernel: str, dtype: str, arch: str, constants: dict[str, object]) -> int:
+    """Bytes a thread that a kernel may spill: those of the first entry that fits, else none.
+
+    An entry names ``kernel``, ``arch`` and ``dtype`` as patterns, ``bytes``, why, and, where it
+    holds for some sizes alone, ``constants`` and the smallest value of each.
+    """
+    for entry in json.loads(FILE.read_text(encoding="utf-8"))["spills"]:
+        if (
+            fnmatchcase(kernel, entry["kernel"])
+            and fnmatchcase(arch, entry["arch"])
+            and fnmatchcase(dtype, entry["dtype"])
+            and all(constants.get(name, 0) >= low for name, low in entry["constants"].items())
+        ):
+            return int(entry["bytes"])
+    return 0
+
+
+def faults(compiled: Compiled, chip: Target) -> Iterator[str]:
+    """What is wrong with a kernel on a chip."""
+    takes, profile = compiled.resources, chip.profile
+    shape = {n: v for n, v in compiled.constants.items() if n in ("K", "V", "BK", "BV", "BT", "C")}
+    what = f"{compiled.kernel} {compiled.dtype} {shape} {compiled.warps} warps"
+    if takes.shared > profile.shared_memory:
+        yield f"{what}: {takes.shared} bytes of shared memory, {profile.shared_memory} are there"
+    if compiled.warps * profile.warp_width > MAX_THREADS:
+        yield f"{what}: {compiled.warps * profile.warp_width} threads"
+    budget = allowed_stack(compiled.kernel, compiled.dtype, profile.arch, compiled.constants)
+    if takes.stack > budget:
+        yield f"{what}: spills {takes.stack} bytes a thread, {budget} are allowed"
+    if takes.narrow_dots and not takes.matrix:
+        yield f"{what}: {takes.narrow_dots} products of 16-bit matrices without matrix units"

@@ -1,0 +1,95 @@
+"""Calls that make the host code launch every kernel it has, from what is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fla_conformance.case import Case
+from fla_conformance.fitting import Fitting
+from fla_conformance.sense import contradiction
+from fla_core.contracts import CONTRACTS
+from fla_core.plugins import Implementation
+from fla_triton.declared import ROWS, Row, implementations
+
+STATES = frozenset({"initial_state", "final_state"})
+DERIVED = frozenset({"varlen", "gva"})
+PACKED = (65, 0, 1, 130)
+CHUNKED = {"B": 2, "T": 200, "H": 2}
+LONG = {"B": 1, "T": 16384, "H": 1}
+"""Of one head, long enough to be cut into segments on the largest chip."""
+SHORT = {"B": 2, "T": 1, "H": 2}
+SIZES = ((64, 64), (128, 128), (60, 100), (256, 256))
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One declared implementation: its row in the table, and the row as plugins register it."""
+
+    row: Row
+    declaration: Implementation
+
+
+def subjects() -> list[Subject]:
+    """Everything the portable kernels serve."""
+    declared = implementations("fla_triton", ())
+    return [Subject(row, one) for row, one in zip(ROWS, declared, strict=True)]
+
+
+def cases(subject: Subject, thorough: bool) -> list[Case]:
+    """Calls of one implementation, each inside its declared domain.
+
+    Args:
+        subject: the implementation.
+        thorough: every dtype, feature and size of the table; otherwise the sizes that models use,
+            with everything that is optional switched on.
+    """
+    wanted = _thorough(subject) if thorough else _quick(subject)
+    fitting = Fitting(subject.declaration)
+    fitted = (fitting.fit(case) for case in wanted if not contradiction(case))
+    return list({case.id: case for case in fitted if case is not None}.values())
+
+
+def _quick(subject: Subject) -> Iterator[Case]:
+    everything = _optional(subject)
+    yield _case(subject, "bfloat16", 128, 128, CHUNKED, everything)
+    yield _case(subject, "float32", 64, 64, CHUNKED, everything)
+    yield _case(subject, "bfloat16", 128, 128, SHORT, everything, direction="fwd")
+
+
+def _thorough(subject: Subject) -> Iterator[Case]:
+    everything = _optional(subject)
+    gates = everything - STATES
+    sets = [everything, frozenset(), *(STATES | {gate} for gate in sorted(gates))]
+    for dtype in ("bfloat16", "float32", "float16"):
+        for keys, values in SIZES:
+            yield _case(subject, dtype, keys, values, CHUNKED, everything)
+        yield _case(subject, dtype, 128, 128, SHORT, everything, direction="fwd")
+    for features in sets:
+        yield _case(subject, "bfloat16", 128, 128, CHUNKED, features)
+        yield _case(subject, "bfloat16", 128, 128, SHORT, features, direction="fwd")
+    for dtype in ("bfloat16", "float32"):
+        yield _case(subject, dtype, 128, 128, LONG, everything)
+        yield _case(subject, dtype, 128, 128, {}, everything, lengths=PACKED)
+
+
+def _optional(subject: Subject) -> frozenset[str]:
+    return frozenset(subject.row.features) - DERIVED
+
+
+def _case(
+    subject: Subject,
+    dtype: str,
+    keys: int,
+    values: int,
+    sizes: dict[str, int],
+    features: frozenset[str],
+    lengths: tuple[int, ...] | None = None,
+    direction: str = "bwd",
+) -> Case:
+    contract = CONTRACTS[subject.row.contract]
+    if lengths is not None:
+        sizes = {"B": 1, "T": sum(lengths), "H": 2}
+    named = {**sizes, "HV": sizes["H"], "K": keys, "V": values}
+    form = contract.public[0][1]
+    return Case(contract.name, direction, dtype, form, named, features, lengths)

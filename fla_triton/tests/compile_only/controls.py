@@ -1,0 +1,67 @@
+"""Kernels that a chip cannot run as they should be run: the judges must say so."""
+
+# Triton evaluates annotations as part of a kernel, so kernels carry none.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import triton
+import triton.language as tl
+
+from compile_only.budget import faults
+from compile_only.driver import Compiled, pretending
+from compile_only.targets import Target
+
+
+@triton.jit
+def wide_product(x, y, out, N: tl.constexpr):
+    """A product whose operands alone overflow the shared memory of every chip."""
+    rows = tl.arange(0, N)
+    places = rows[:, None] * N + rows[None, :]
+    acc = tl.zeros([N, N], dtype=tl.float32)
+    for step in range(4):
+        left = tl.load(x + step * N * N + places)
+        right = tl.load(y + step * N * N + places)
+        acc = tl.dot(left, tl.trans(right), acc=acc)
+    tl.store(out + places, acc)
+
+
+@triton.jit
+def hoarder(x, out, N: tl.constexpr):
+    """A tile that no thread's registers hold, alive across a loop that needs all of it."""
+    rows = tl.arange(0, N)
+    places = rows[:, None] * N + rows[None, :]
+    kept = tl.load(x + places)
+    for step in range(8):
+        kept = kept * tl.sum(kept, 0)[None, :] + tl.sum(kept, 1)[:, None]
+    tl.store(out + places, kept)
+
+
+def overflows(chip: Target) -> list[str]:
+    """What the judges say of a kernel that needs more shared memory than there is."""
+    size = 512
+    operand = torch.empty(4 * size * size, dtype=torch.bfloat16)
+    return _judged(chip, lambda: wide_product[(1,)](operand, operand, operand, N=size, num_warps=8))
+
+
+def spills(chip: Target) -> list[str]:
+    """What the judges say of a kernel that needs more registers than there are."""
+    size = 256
+    tile = torch.empty(size * size)
+    return _judged(chip, lambda: hoarder[(1,)](tile, tile, N=size, num_warps=4))
+
+
+def _judged(chip: Target, launch: Callable[[], object]) -> list[str]:
+    found: list[Compiled] = []
+    wrong = []
+    with pretending(chip, found.append):
+        try:
+            launch()
+        except triton.runtime.errors.OutOfResources as error:
+            wrong.append(f"{type(error).__name__}: {error}")
+    return wrong + [fault for one in found for fault in faults(one, chip)]
+
+
+CONTROLS = {"overflow": overflows, "spill": spills}

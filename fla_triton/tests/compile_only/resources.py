@@ -1,0 +1,74 @@
+"""What compiled code takes of a chip, read from the code itself."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from compile_only.targets import MATRIX
+
+NARROW_DOT = re.compile(r"tt\.dot .*: tensor<[\dx]+x(?:bf16|f16)>")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one kernel takes.
+
+    Attributes:
+        shared: bytes of shared memory a program.
+        registers: 32-bit registers a thread, those of matrix accumulators included.
+        stack: bytes of memory a thread into which registers are spilled.
+        narrow_dots: products of 16-bit matrices in its source.
+        matrix: how often each instruction that multiplies matrices occurs.
+    """
+
+    shared: int
+    registers: int
+    stack: int
+    narrow_dots: int
+    matrix: dict[str, int]
+
+
+def resources(compiled: Any) -> Resources:
+    """Read a ``triton.compiler.CompiledKernel``."""
+    text = "ptx" if "ptx" in compiled.asm else "amdgcn"
+    code = compiled.asm[text]
+    registers, stack = _of_cubin(compiled) if text == "ptx" else _of_amdgcn(code)
+    found = {name: code.count(name) for name in MATRIX[text]}
+    return Resources(
+        shared=compiled.metadata.shared,
+        registers=registers,
+        stack=stack,
+        narrow_dots=len(NARROW_DOT.findall(str(compiled.asm["ttir"]))),
+        matrix={name: count for name, count in found.items() if count},
+    )
+
+
+def _of_cubin(compiled: Any) -> tuple[int, int]:
+    from triton import knobs
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(compiled.asm["cubin"])
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", str(file)]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return _number(r"REG:(\d+)", text), _number(r"STACK:(\d+)", text)
+
+
+def _of_amdgcn(code: str) -> tuple[int, int]:
+    # ``vgpr_count`` counts accumulation registers too where both are one file.
+    return (
+        _number(r"\.vgpr_count:\s+(\d+)", code),
+        _number(r"\.private_segment_fixed_size:\s+(\d+)", code),
+    )
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    if found is None:
+        raise ValueError(f"no {pattern} in what the compiler says:\n{text[-2000:]}")
+    return int(found[1])
