@@ -14,6 +14,7 @@ from fla_core.dispatch.validity import find_row
 from fla_core.plugins import Implementation, Probe, detect
 from fla_core.plugins.validate import implementation_problem
 from fla_core.testing import PluginChecks
+from fla_triton.declared import ROWS
 
 
 class TestPlugin(PluginChecks):
@@ -23,7 +24,9 @@ class TestPlugin(PluginChecks):
 
     def test_doctor_needs_no_toolchain(self) -> None:
         report = plugin.fla_doctor()
-        assert report["implementations"] == "simple_gla, linear_attn on sm90"
+        served, _, where = report["implementations"].partition(" on ")
+        assert served.split(", ") == [row.contract for row in ROWS]
+        assert where == "sm90"
         assert {"device files", "torch", "triton"} <= report.keys()
 
 

@@ -9,28 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fla_core.call import Call
-from fla_triton.calls import (
-    boundaries,
-    float32,
-    new_state,
-    precision,
-    problem_of,
-    start_of,
-)
-from fla_triton.delta_plan import DeltaPlan, plan
-from fla_triton.kernels.delta_gradients import delta_gradients, local_dv
-from fla_triton.kernels.delta_prepare import delta_prepare
-from fla_triton.kernels.delta_states import delta_state_gradients, delta_states
-from fla_triton.kernels.gradients import chunk_gradients
-from fla_triton.kernels.outputs import chunk_outputs
+from fla_triton.calls import boundaries, new_state, problem_of, start_of
+from fla_triton.delta_plan import DeltaPlan, decode_plan, plan
+from fla_triton.delta_stages import Stages
+from fla_triton.kernels.delta_recurrent import delta_recurrent
 from fla_triton.launch import launch
-from fla_triton.plan import Problem
+from fla_triton.plan import DECODE_TOKENS, Launch, Problem
 from fla_triton.profiles import Profile
 
 Outputs = tuple[Tensor, ...]
@@ -57,12 +46,17 @@ class Kernels:
             start = start_of(call)
             if last is not None:
                 last.zero_() if start is None else last.copy_(start)
-            return wanted, ()
-        stages = Stages.of(call, problem, self._plan(problem, "forward"))
+        elif problem.longest <= DECODE_TOKENS:
+            decode(call, problem, decode_plan(problem, self.profile), o, last)
+        else:
+            self._chunks(call, problem, o, last)
+        return wanted, ()
+
+    def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
+        stages = self._stages(call, problem, "forward")
         errors = stages.prepare(with_inverse=False)
         states = stages.states(errors, last)
         stages.outputs(errors, states, o)
-        return wanted, ()
 
     def backward(
         self,
@@ -78,271 +72,49 @@ class Kernels:
             return gradients_of_nothing(call, dlast, needs)
         if do is None:
             do = torch.zeros_like(call.v)
-        stages = Stages.of(call, problem, self._plan(problem, "backward"))
+        stages = self._stages(call, problem, "backward")
         errors = stages.prepare(with_inverse=True)
         states = stages.states(errors, None)
         found = stages.gradients(errors, states, do, dlast, needs)
         return {name: found[name] for name in needs}
 
-    def _plan(self, problem: Problem, direction: str) -> DeltaPlan:
-        return _planned(self.profile, problem, direction)
-
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """What ``delta_prepare`` leaves of a call, or makes room for.
-
-    Attributes:
-        w: what a chunk's errors read of its state, ``[B, T, H, K]``.
-        u: errors without a state, ``[B, T, H, V]``; the pass over time turns them into ``v_new``.
-        inverse: of each chunk's triangular system, ``[B, T, H, C]``; None where nobody asks.
-        since, into: decays from the chunk's start and to its end, ``[B, T, H]``; None without.
-        totals: decay of each chunk, ``[slots, H]``; None without.
-    """
-
-    w: Tensor
-    u: Tensor
-    inverse: Tensor | None
-    since: Tensor | None
-    into: Tensor | None
-    totals: Tensor | None
-
-
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """The kernels of one call and direction.
-
-    Attributes:
-        call, problem, todo: what is computed and how.
-        table, count: chunks of packed sequences, and how many chunks there are.
-        shared: constants that every kernel takes.
-    """
-
-    call: Call
-    problem: Problem
-    todo: DeltaPlan
-    table: Tensor | None
-    count: int
-    shared: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, call: Call, problem: Problem, todo: DeltaPlan) -> Stages:
-        """Prepare to launch what was planned."""
-        table, count = None, problem.chunks(todo.C)
-        if call.seqlens is not None:
-            table = call.seqlens.chunk_table(todo.C)
-            count = table.shape[0]
-        shared = {
-            "H": problem.heads,
-            "K": problem.K,
-            "V": problem.V,
-            "HAS_G": call.get("g") is not None,
-            "VARLEN": problem.packed,
-            "PRECISION": precision(call.q, problem),
-        }
-        return cls(call, problem, todo, table, count, shared)
-
-    def prepare(self, with_inverse: bool) -> Errors:
-        """Solve every chunk's triangular system."""
-        call, problem = self.call, self.problem
-        k, v, g = call.k, call.v, call.get("g")
-        steps = tuple(k.shape[:3])
-        gated = g is not None
-        slots = problem.chunks(self.todo.C)
-        errors = Errors(
-            w=torch.empty_like(k),
-            u=torch.empty_like(v),
-            inverse=k.new_empty((*steps, self.todo.C)) if with_inverse else None,
-            since=float32(k, *steps) if gated else None,
-            into=float32(k, *steps) if gated else None,
-            totals=float32(k, slots, problem.heads) if gated else None,
-        )
-        self._over_chunks(
-            "prepare",
-            delta_prepare,
-            (
-                k,
-                v,
-                g,
-                call.beta,
-                errors.w,
-                errors.u,
-                errors.inverse,
-                errors.since,
-                errors.into,
-                errors.totals,
-            ),
-            (),
-            WITH_INVERSE=with_inverse,
-        )
-        return errors
-
-    def states(self, errors: Errors, last: Tensor | None) -> Tensor:
-        """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""
-        call, start = self.call, start_of(self.call)
-        states = self._room_for_states()
-        self._run(
-            "states",
-            delta_states,
-            (
-                errors.w,
-                errors.u,
-                call.k,
-                errors.into,
-                errors.totals,
-                start,
-                states,
-                errors.u,
-                last,
-                boundaries(call),
-                call.q.shape[1],
-            ),
-            CHANNEL=False,
-            HAS_START=start is not None,
-            HAS_LAST=last is not None,
-        )
-        return states
-
-    def outputs(self, errors: Errors, states: Tensor, o: Tensor) -> None:
-        """Outputs of linear attention on the errors."""
-        call = self.call
-        self._over_chunks(
-            "outputs",
-            chunk_outputs,
-            (call.q, call.k, errors.u, call.get("g"), None, states, o),
-            (call.scale,),
-            columns=-(-self.problem.V // self.todo.launches["outputs"].constants["BV"]),
-            HAS_GAMMA=False,
-        )
-
-    def gradients(
-        self,
-        errors: Errors,
-        states: Tensor,
-        do: Tensor,
-        dlast: Tensor | None,
-        needs: frozenset[str],
-    ) -> Mapping[str, Tensor | None]:
-        """Gradients of every input, from what forward would have left."""
-        call, v_new = self.call, errors.u
-        q, k, v, g = call.q, call.k, call.v, call.get("g")
-        start = start_of(call)
-        dstart = new_state(call, self.problem) if "initial_state" in needs else None
-        gated = "g" in needs
-        steps = float32(q, *q.shape[:3]) if gated else None
-        spans = float32(q, self.count, 2, self.problem.heads) if gated else None
-
-        dv = torch.empty_like(v)
-        self._over_chunks("local", local_dv, (q, k, g, do, dv), (call.scale,))
-        dstates = self._reverse(errors, do, dv, dlast, dstart)
-        # Nothing reads w any more: what is as large takes its place.
-        dq, dk = errors.w, torch.empty_like(k)
-        self._over_chunks(
-            "gradients",
-            chunk_gradients,
-            (q, k, v_new, g, None, do, states, dstates, start, dlast, dq, dk, None, steps, spans),
-            (call.scale,),
-            HAS_GAMMA=False,
-            HAS_START=start is not None,
-            HAS_DLAST=dlast is not None,
-            WITH_V=False,
-            WITH_GATES=gated,
-        )
-        dbeta = float32(q, *q.shape[:3])
-        dg = float32(q, *q.shape[:3]) if gated else None
-        self._over_chunks(
-            "errors",
-            delta_gradients,
-            (
-                k,
-                v,
-                g,
-                call.beta,
-                errors.inverse,
-                states,
-                v_new,
-                dv,
-                steps,
-                spans,
-                dk,
-                dv,
-                dbeta,
-                dg,
-            ),
-            (),
-            WITH_G=gated,
-        )
-        return {"q": dq, "k": dk, "v": dv, "g": dg, "beta": dbeta, "initial_state": dstart}
-
-    def _reverse(
-        self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
-    ) -> Tensor:
-        """Run back over time: the gradient of the state after each chunk; dv becomes ``dv_new``."""
-        call = self.call
-        dstates = self._room_for_states()
-        self._run(
-            "reverse",
-            delta_state_gradients,
-            (
-                call.q,
-                call.k,
-                errors.w,
-                do,
-                dv,
-                errors.since,
-                errors.into,
-                errors.totals,
-                dlast,
-                dstates,
-                dv,
-                dstart,
-                boundaries(call),
-                call.q.shape[1],
-                call.scale,
-            ),
-            CHANNEL=False,
-            HAS_DLAST=dlast is not None,
-            HAS_DSTART=dstart is not None,
-        )
-        return dstates
-
-    def _room_for_states(self) -> Tensor:
-        problem = self.problem
-        shape = (problem.chunks(self.todo.C), problem.heads, problem.K, problem.V)
-        q: Tensor = self.call.q
-        return q.new_empty(shape)
-
-    def _over_chunks(
-        self,
-        stage: str,
-        kernel: Any,
-        arguments: tuple[Any, ...],
-        numbers: tuple[float, ...],
-        columns: int = 1,
-        **constants: Any,
-    ) -> None:
-        """Launch a kernel with a program a chunk and head, which finds its chunk by the table."""
-        where = (boundaries(self.call), self.table, self.call.q.shape[1])
-        grid = self.count * self.problem.heads * columns
-        self._run(stage, kernel, (*arguments, *where, *numbers), grid, **constants)
-
-    def _run(
-        self,
-        stage: str,
-        kernel: Any,
-        arguments: tuple[Any, ...],
-        grid: int | None = None,
-        **constants: Any,
-    ) -> None:
-        planned = self.todo.launches[stage]
-        programs = planned.grid if grid is None else grid
-        merged = {**self.shared, **constants, **planned.constants}
-        launch(kernel, programs, arguments, merged, planned.warps, planned.stages)
+    def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
+        return Stages.of(call, problem, _planned(self.profile, problem, direction), self.profile)
 
 
 @lru_cache(maxsize=1024)
 def _planned(profile: Profile, problem: Problem, direction: str) -> DeltaPlan:
     return plan(problem, direction, profile)
+
+
+def decode(call: Call, problem: Problem, planned: Launch, o: Tensor, last: Tensor | None) -> None:
+    """Walk token by token; gates may be those of heads (``g``) or of channels (``gk``, ``gv``)."""
+    q, k, v, beta, start = call.q, call.k, call.v, call.get("beta"), start_of(call)
+    g, gk, gv = call.get("g"), call.get("gk"), call.get("gv")
+    if g is not None and g.ndim == 4:
+        g, gk = None, g
+    launch(
+        delta_recurrent,
+        planned.grid,
+        (q, k, v, g, gk, gv, beta, start, o, last, boundaries(call), q.shape[1], call.scale),
+        {
+            "H": problem.heads,
+            "K": problem.K,
+            "V": problem.V,
+            **planned.constants,
+            "GROUP": problem.heads // q.shape[2],
+            "HAS_G": g is not None,
+            "HAS_GK": gk is not None,
+            "HAS_GV": gv is not None,
+            "HAS_BETA": beta is not None,
+            "BETA_OF_CHANNELS": beta is not None and beta.ndim == 4,
+            "HAS_START": start is not None,
+            "HAS_LAST": last is not None,
+            "VARLEN": problem.packed,
+        },
+        planned.warps,
+        planned.stages,
+    )
 
 
 def gradients_of_nothing(

@@ -41,12 +41,12 @@ class DeltaPlan:
 
 def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTiles:
     """Preferred tiles, made smaller until every stage fits the device."""
-    tiles = _preferred_tiles(problem, direction)
+    tiles = preferred_tiles(problem, direction)
     while not _fits(problem, tiles, profile):
-        smaller = _smaller(tiles, profile.dot_minimum)
-        if smaller == tiles:
+        less = smaller(tiles, profile.dot_minimum)
+        if less == tiles:
             break
-        tiles = smaller
+        tiles = less
     return tiles
 
 
@@ -77,12 +77,20 @@ def plan(
             constants = {"BK": tile.BK, "BV": tile.BV, "BT": tiles.C, "R": 1}
         if stage == "outputs":
             grid *= columns
-        shared = _memory(problem, stage, tile, tiles.C)
+        shared = memory(problem, stage, tile, tiles.C)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
     return DeltaPlan(tiles.C, launches)
 
 
-def _preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
+def decode_plan(problem: Problem, profile: Profile) -> Launch:
+    """Plan the walk token by token: tiles that one or two warps hold, since sums over K wait."""
+    keys, columns = power_of_two(problem.K), 16
+    grid = problem.sequences * problem.heads * -(-problem.V // columns)
+    return Launch("decode", grid, {"BK": keys, "BV": columns}, 1 if keys <= 128 else 2, 1, 0)
+
+
+def preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
+    """Tiles for a device that they fit."""
     keys, values = power_of_two(problem.K), power_of_two(problem.V)
     wide = problem.itemsize > 2
     warps = 8 if keys > 128 or (wide and keys > 64) else 4
@@ -101,11 +109,11 @@ def _preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
 
 
 def _fits(problem: Problem, tiles: DeltaTiles, profile: Profile) -> bool:
-    needed = (_memory(problem, stage, tile, tiles.C) for stage, tile in tiles.stages.items())
+    needed = (memory(problem, stage, tile, tiles.C) for stage, tile in tiles.stages.items())
     return max(needed) <= profile.shared_memory
 
 
-def _smaller(tiles: DeltaTiles, least: int) -> DeltaTiles:
+def smaller(tiles: DeltaTiles, least: int) -> DeltaTiles:
     """One step down: fewer stages of the pipeline, then narrower tiles, then shorter chunks."""
     if any(tile.stages > 1 for tile in tiles.stages.values()):
         changed = {n: replace(t, stages=max(1, t.stages - 1)) for n, t in tiles.stages.items()}
@@ -122,7 +130,7 @@ def _narrower(stage: str, columns: int, least: int) -> int:
     return max(least, columns // 2)
 
 
-def _memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
+def memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
     """Bytes of the operands of a program that lie in shared memory at once."""
     keys, values = size * tile.BK, size * tile.BV
     state, scores = tile.BK * tile.BV, size * size

@@ -12,7 +12,9 @@ import json
 import os
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -22,9 +24,18 @@ from fla_conformance.case import Case
 from fla_conformance.gold import gold
 from fla_conformance.inputs import Inputs, make_inputs
 from fla_conformance.numerics import judge
-from fla_triton.profiles import PROFILES
-from fla_triton.scalar_decay import Kernels
+from fla_triton.declared import ROWS
+from fla_triton.profiles import PROFILES, Profile
+from fla_triton.serve import Kernels
 from interpreter.shims import correct_bfloat16, watch_bounds
+
+
+def kernels_for(contract: str, profile: Profile) -> Kernels:
+    """Kernels of the family that serves a contract."""
+    family = next(row.family for row in ROWS if row.contract == contract)
+    module: Any = import_module(f"fla_triton.{family}")
+    kernels: Kernels = module.Kernels(profile)
+    return kernels
 
 
 def answer(inputs: Inputs, kernels: Kernels) -> dict[str, torch.Tensor]:
@@ -50,7 +61,8 @@ def main(path: str) -> None:
         case = Case.from_json(data)
         profile = replace(PROFILES["sm90"], multiprocessors=multiprocessors)
         try:
-            judged = judge(case, answer(make_inputs(case), Kernels(profile)), gold(case))
+            kernels = kernels_for(case.contract, profile)
+            judged = judge(case, answer(make_inputs(case), kernels), gold(case))
             failure = judged.failure
             margins = {n: round(max(m.block, m.token), 3) for n, m in judged.margins.items()}
         except Exception as error:

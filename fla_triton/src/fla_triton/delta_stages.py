@@ -1,0 +1,282 @@
+"""The kernels of one call of the delta family, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fla_core.call import Call
+from fla_triton.calls import boundaries, float32, new_state, precision, start_of
+from fla_triton.delta_plan import DeltaPlan
+from fla_triton.kernels.delta_gradients import delta_gradients, local_dv
+from fla_triton.kernels.delta_prepare import delta_prepare
+from fla_triton.kernels.delta_states import delta_state_gradients, delta_states
+from fla_triton.kernels.gradients import chunk_gradients
+from fla_triton.kernels.outputs import chunk_outputs
+from fla_triton.launch import launch
+from fla_triton.plan import Problem
+from fla_triton.profiles import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """What ``delta_prepare`` leaves of a call, or makes room for.
+
+    Attributes:
+        q, k: as the passes over time read them, ``[B, T, H, K]``.
+        w: what a chunk's errors read of its state, ``[B, T, H, K]``.
+        u: errors without a state, ``[B, T, H, V]``; the pass over time turns them into ``v_new``.
+        inverse: of each chunk's triangular system, ``[B, T, H, C]``; None where nobody asks.
+        since, into: decays from the chunk's start and to its end, ``[B, T, H]``; None without.
+        totals: decay of each chunk, ``[slots, H]``; None without.
+    """
+
+    q: Tensor
+    k: Tensor
+    w: Tensor
+    u: Tensor
+    inverse: Tensor | None
+    since: Tensor | None
+    into: Tensor | None
+    totals: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The kernels of one call and direction.
+
+    Attributes:
+        call, problem, todo: what is computed and how.
+        table, count: chunks of packed sequences, and how many chunks there are.
+        shared: constants that every kernel takes.
+    """
+
+    CHANNEL: ClassVar[bool] = False
+    """Whether every key channel has its own decay."""
+
+    call: Call
+    problem: Problem
+    todo: DeltaPlan
+    table: Tensor | None
+    count: int
+    shared: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, call: Call, problem: Problem, todo: DeltaPlan, profile: Profile) -> Stages:
+        """Prepare to launch what was planned."""
+        table, count = None, problem.chunks(todo.C)
+        if call.seqlens is not None:
+            table = call.seqlens.chunk_table(todo.C)
+            count = table.shape[0]
+        shared = {
+            "H": problem.heads,
+            "K": problem.K,
+            "V": problem.V,
+            "HAS_G": call.get("g") is not None,
+            "VARLEN": problem.packed,
+            "PRECISION": precision(call.q, problem, profile),
+        }
+        return cls(call, problem, todo, table, count, shared)
+
+    def prepare(self, with_inverse: bool) -> Errors:
+        """Solve every chunk's triangular system."""
+        call, problem = self.call, self.problem
+        k, v, g = call.k, call.v, call.get("g")
+        steps = tuple(k.shape[:3])
+        gated = g is not None
+        slots = problem.chunks(self.todo.C)
+        errors = Errors(
+            q=call.q,
+            k=k,
+            w=torch.empty_like(k),
+            u=torch.empty_like(v),
+            inverse=k.new_empty((*steps, self.todo.C)) if with_inverse else None,
+            since=float32(k, *steps) if gated else None,
+            into=float32(k, *steps) if gated else None,
+            totals=float32(k, slots, problem.heads) if gated else None,
+        )
+        self._over_chunks(
+            "prepare",
+            delta_prepare,
+            (
+                k,
+                v,
+                g,
+                call.beta,
+                errors.w,
+                errors.u,
+                errors.inverse,
+                errors.since,
+                errors.into,
+                errors.totals,
+            ),
+            (),
+            WITH_INVERSE=with_inverse,
+        )
+        return errors
+
+    def states(self, errors: Errors, last: Tensor | None) -> Tensor:
+        """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""
+        call, start = self.call, start_of(self.call)
+        states = self._room_for_states()
+        self._run(
+            "states",
+            delta_states,
+            (
+                errors.w,
+                errors.u,
+                errors.k,
+                errors.into,
+                errors.totals,
+                start,
+                states,
+                errors.u,
+                last,
+                boundaries(call),
+                call.q.shape[1],
+            ),
+            CHANNEL=self.CHANNEL,
+            HAS_START=start is not None,
+            HAS_LAST=last is not None,
+        )
+        return states
+
+    def outputs(self, errors: Errors, states: Tensor, o: Tensor) -> None:
+        """Outputs of linear attention on the errors."""
+        call = self.call
+        self._over_chunks(
+            "outputs",
+            chunk_outputs,
+            (call.q, call.k, errors.u, call.get("g"), None, states, o),
+            (call.scale,),
+            columns=-(-self.problem.V // self.todo.launches["outputs"].constants["BV"]),
+            HAS_GAMMA=False,
+        )
+
+    def gradients(
+        self,
+        errors: Errors,
+        states: Tensor,
+        do: Tensor,
+        dlast: Tensor | None,
+        needs: frozenset[str],
+    ) -> Mapping[str, Tensor | None]:
+        """Gradients of every input, from what forward would have left."""
+        call, v_new = self.call, errors.u
+        q, k, v, g = call.q, call.k, call.v, call.get("g")
+        start = start_of(call)
+        dstart = new_state(call, self.problem) if "initial_state" in needs else None
+        gated = "g" in needs
+        steps = float32(q, *q.shape[:3]) if gated else None
+        spans = float32(q, self.count, 2, self.problem.heads) if gated else None
+
+        dv = torch.empty_like(v)
+        self._over_chunks("local", local_dv, (q, k, g, do, dv), (call.scale,))
+        dstates = self._reverse(errors, do, dv, dlast, dstart)
+        # Nothing reads w any more: what is as large takes its place.
+        dq, dk = errors.w, torch.empty_like(k)
+        self._over_chunks(
+            "gradients",
+            chunk_gradients,
+            (q, k, v_new, g, None, do, states, dstates, start, dlast, dq, dk, None, steps, spans),
+            (call.scale,),
+            HAS_GAMMA=False,
+            HAS_START=start is not None,
+            HAS_DLAST=dlast is not None,
+            WITH_V=False,
+            WITH_GATES=gated,
+        )
+        dbeta = float32(q, *q.shape[:3])
+        dg = float32(q, *q.shape[:3]) if gated else None
+        self._over_chunks(
+            "errors",
+            delta_gradients,
+            (
+                k,
+                v,
+                g,
+                call.beta,
+                errors.inverse,
+                states,
+                v_new,
+                dv,
+                steps,
+                spans,
+                dk,
+                dv,
+                dbeta,
+                dg,
+            ),
+            (),
+            WITH_G=gated,
+        )
+        return {"q": dq, "k": dk, "v": dv, "g": dg, "beta": dbeta, "initial_state": dstart}
+
+    def _reverse(
+        self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
+    ) -> Tensor:
+        """Run back over time: the gradient of the state after each chunk; dv becomes ``dv_new``."""
+        call = self.call
+        dstates = self._room_for_states()
+        self._run(
+            "reverse",
+            delta_state_gradients,
+            (
+                errors.q,
+                errors.k,
+                errors.w,
+                do,
+                dv,
+                errors.since,
+                errors.into,
+                errors.totals,
+                dlast,
+                dstates,
+                dv,
+                dstart,
+                boundaries(call),
+                call.q.shape[1],
+                call.scale,
+            ),
+            CHANNEL=self.CHANNEL,
+            HAS_DLAST=dlast is not None,
+            HAS_DSTART=dstart is not None,
+        )
+        return dstates
+
+    def _room_for_states(self) -> Tensor:
+        problem = self.problem
+        shape = (problem.chunks(self.todo.C), problem.heads, problem.K, problem.V)
+        q: Tensor = self.call.q
+        return q.new_empty(shape)
+
+    def _over_chunks(
+        self,
+        stage: str,
+        kernel: Any,
+        arguments: tuple[Any, ...],
+        numbers: tuple[float, ...],
+        columns: int = 1,
+        **constants: Any,
+    ) -> None:
+        """Launch a kernel with a program a chunk and head, which finds its chunk by the table."""
+        where = (boundaries(self.call), self.table, self.call.q.shape[1])
+        grid = self.count * self.problem.heads * columns
+        self._run(stage, kernel, (*arguments, *where, *numbers), grid, **constants)
+
+    def _run(
+        self,
+        stage: str,
+        kernel: Any,
+        arguments: tuple[Any, ...],
+        grid: int | None = None,
+        **constants: Any,
+    ) -> None:
+        planned = self.todo.launches[stage]
+        programs = planned.grid if grid is None else grid
+        merged = {**self.shared, **constants, **planned.constants}
+        launch(kernel, programs, arguments, merged, planned.warps, planned.stages)
