@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ class Kernels:
         stages = self._stages(call, problem, "backward")
         errors = stages.prepare(with_inverse=True)
         states = stages.states(errors, None)
-        found = stages.gradients(errors, states, do, dlast, needs)
+        found: Mapping[str, Any] = stages.gradients(errors, states, do, dlast, needs)
         return {name: found[name] for name in needs}
 
     def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:

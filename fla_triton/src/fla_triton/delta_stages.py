@@ -76,10 +76,11 @@ class Stages:
             "H": problem.heads,
             "K": problem.K,
             "V": problem.V,
-            "HAS_G": call.get("g") is not None,
             "VARLEN": problem.packed,
             "PRECISION": precision(call.q, problem, profile),
         }
+        if not cls.CHANNEL:
+            shared["HAS_G"] = call.get("g") is not None
         return cls(call, problem, todo, table, count, shared)
 
     def prepare(self, with_inverse: bool) -> Errors:
@@ -139,6 +140,7 @@ class Stages:
                 boundaries(call),
                 call.q.shape[1],
             ),
+            HAS_G=self.shared.get("HAS_G", False),
             CHANNEL=self.CHANNEL,
             HAS_START=start is not None,
             HAS_LAST=last is not None,
@@ -242,6 +244,7 @@ class Stages:
                 call.q.shape[1],
                 call.scale,
             ),
+            HAS_G=self.shared.get("HAS_G", False),
             CHANNEL=self.CHANNEL,
             HAS_DLAST=dlast is not None,
             HAS_DSTART=dstart is not None,
