@@ -19,7 +19,7 @@ from fla_core.domain import AXES
 from fla_core.dtypes import dtype_name
 from fla_core.errors import ContractError, UnsupportedError
 from fla_core.outputs import Expected, outputs_of
-from fla_core.seqlens import SeqLens, cached_seqlens, has_data, is_fake
+from fla_core.seqlens import SeqLens, cached_seqlens, capturing, has_data, is_fake
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,8 @@ def prepare(
         expected = "a call without gradients (torch.no_grad or torch.inference_mode)"
         got = f"gradients of {', '.join(sorted(needs))}"
         raise ContractError(operator.title, "return_intermediate_states", expected, got)
+    # Before a plan is looked for: a probe that fails under capture would bar its backend for good.
+    _refuse_unwarmed_capture(operator.title, q)
     dtype = dtype_name(q.dtype)
     if bound:
         plan = bound_plan(
@@ -179,7 +181,6 @@ def prepare(
             policy,
             kept=traced or has_data(q),
         )
-    _refuse_unwarmed_capture(operator.title, q, plan)
     # Lowered calls and counts of chunks derive theirs from the call, symbols from the fake one.
     later = traced or plan.lowerings or "states" in checked.features
     outputs = None if later else outputs_of(contract, checked.features, checked.sizes, q)
@@ -239,7 +240,7 @@ def packed_sequences(
             "tensors on meta beside cu_seqlens_cpu with data, or torch.compile",
         )
     seqlens = cached_seqlens(cu_seqlens, host_copy)
-    if not seqlens.known and _capturing(cu_seqlens):
+    if not seqlens.known and capturing(cu_seqlens):
         return seqlens
     length = q.shape[1] if q is not None else 0
     if seqlens.checked_length != length:
@@ -249,15 +250,11 @@ def packed_sequences(
     return seqlens
 
 
-def _capturing(tensor: Tensor) -> bool:
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def _refuse_unwarmed_capture(operator: str, q: Tensor, plan: Plan) -> None:
-    if _capturing(q):
+def _refuse_unwarmed_capture(operator: str, q: Tensor) -> None:
+    if capturing(q):
         raise UnsupportedError(
             operator,
-            f"capturing a call into a CUDA graph before it ran once ({plan.id} would compile and"
-            " allocate under capture)",
+            "capturing a call into a CUDA graph before it ran once (a backend would be probed, and"
+            " kernels compiled, under capture)",
             "call the operator once with the same shapes before the capture",
         )

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from fla_core.errors import UnsupportedError
+
 _CACHE_SIZE = 64
 _cache: dict[int, _Entry] = {}
 
@@ -41,8 +43,18 @@ class SeqLens:
 
     @property
     def bounds(self) -> tuple[int, ...]:
-        """Boundaries on the host; copied from the device if they are not known yet."""
+        """Boundaries on the host; copied from the device if they are not known yet.
+
+        Raises:
+            UnsupportedError: they are not, and a graph is being captured.
+        """
         if self._bounds is None:
+            if capturing(self.device):
+                raise UnsupportedError(
+                    "cu_seqlens",
+                    "reading boundaries from the device while a CUDA graph is captured",
+                    "cu_seqlens_cpu, or a call with the same tensor before the capture",
+                )
             self._bounds = tuple(self.device.tolist())
         return self._bounds
 
@@ -89,6 +101,11 @@ def has_data(tensor: Tensor) -> bool:
 def is_fake(tensor: Tensor) -> bool:
     """Whether it is of a FakeTensorMode, where no operation may depend on values."""
     return isinstance(tensor, FakeTensor)
+
+
+def capturing(tensor: Tensor) -> bool:
+    """Whether work on the tensor's device is recorded into a CUDA graph instead of done."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _address(tensor: Tensor) -> int:
