@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from fla_core.call import Call
+from fla_triton.launch import Launches
 from fla_triton.plan import Plan, Problem
 from fla_triton.profiles import PROFILES, Profile
 
@@ -19,13 +21,10 @@ FEW_TERMS = 64
 def problem_of(call: Call) -> Problem:
     """Sizes of a call; those of packed sequences come from their host copy."""
     batch, tokens, heads, keys = call.q.shape
-    longest = tokens
-    if call.bounds is not None:
-        longest = max((end - begin for begin, end in pairwise(call.bounds)), default=0)
     return Problem(
         sequences=call.num_sequences,
         tokens=batch * tokens,
-        longest=longest,
+        longest=tokens if call.seqlens is None else call.seqlens.longest,
         heads=heads,
         K=keys,
         V=call.v.shape[3],
@@ -46,6 +45,50 @@ def precision(q: Tensor, problem: Problem, profile: Profile = PROFILES["sm90"]) 
     return "ieee" if problem.longest + problem.K + problem.V <= FEW_TERMS else profile.exact
 
 
+Planned = TypeVar("Planned")
+
+
+@dataclass(frozen=True, slots=True)
+class Settled(Generic[Planned]):
+    """What calls of one signature share in one direction.
+
+    Attributes:
+        problem: sizes.
+        plan: as the family made it.
+        multiply: torch's setting for products of float32; None where q is no float32.
+        launches: kernels that ran for it.
+    """
+
+    problem: Problem
+    plan: Planned
+    multiply: str | None
+    launches: Launches = field(default_factory=Launches)
+
+
+def settled(call: Call, key: Hashable, make: Callable[[Problem], Planned]) -> Settled[Planned]:
+    """Return what earlier calls of the signature have settled, or settle it.
+
+    Args:
+        call: what is computed.
+        key: tells apart what a signature leaves open: direction, gradients of which outputs came.
+        make: plans a problem.
+    """
+    longest = None if call.seqlens is None else call.seqlens.longest
+    q = call.tensors["q"]
+    single = q.dtype == torch.float32  # type: ignore[union-attr]
+    multiply = torch.get_float32_matmul_precision() if single else None
+    found: Settled[Planned] | None = call.memo.get(key)
+    if (
+        found is None
+        or found.multiply != multiply
+        or (longest is not None and found.problem.longest != longest)
+    ):
+        # One of a kind is kept: lengths may never come twice.
+        problem = problem_of(call)
+        found = call.memo[key] = Settled(problem, make(problem), multiply)
+    return found
+
+
 def common(call: Call, problem: Problem) -> dict[str, Any]:
     """Constants that every kernel of the family takes."""
     return {
@@ -58,14 +101,20 @@ def common(call: Call, problem: Problem) -> dict[str, Any]:
     }
 
 
+def qkv(call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values: as attributes of the call they cost a function call each."""
+    tensors: Any = call.tensors
+    return tensors["q"], tensors["k"], tensors["v"]
+
+
 def gates(call: Call) -> tuple[Tensor | None, Tensor | None]:
     """Decay of tokens and of heads, where there is one."""
-    return call.get("g"), call.get("g_gamma")
+    return call.tensors.get("g"), call.tensors.get("g_gamma")
 
 
 def start_of(call: Call) -> Tensor | None:
     """The state before the first token."""
-    return call.get("initial_state")
+    return call.tensors.get("initial_state")
 
 
 def boundaries(call: Call) -> Tensor | None:
@@ -89,4 +138,5 @@ def float32(like: Tensor, *shape: int) -> Tensor:
 
 def new_state(call: Call, problem: Problem) -> Tensor:
     """An unwritten state of every sequence and head."""
-    return float32(call.q, problem.sequences, problem.heads, problem.K, problem.V)
+    q, _, _ = qkv(call)
+    return float32(q, problem.sequences, problem.heads, problem.K, problem.V)

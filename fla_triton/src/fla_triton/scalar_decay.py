@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fla_core.call import Call
 from fla_triton.calls import (
+    Settled,
     boundaries,
     chunk_table,
     common,
@@ -23,14 +24,15 @@ from fla_triton.calls import (
     gates,
     new_state,
     precision,
-    problem_of,
+    qkv,
+    settled,
     start_of,
 )
 from fla_triton.kernels.gradients import chunk_gradients, gate_gradients
 from fla_triton.kernels.outputs import chunk_outputs
 from fla_triton.kernels.recurrent import recurrent_outputs
 from fla_triton.kernels.states import chain, chunk_states
-from fla_triton.launch import launch
+from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, Tiles, decode_plan, plan
 from fla_triton.profiles import Profile
 
@@ -57,20 +59,20 @@ class Kernels:
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
-        problem = problem_of(call)
-        v, last = call.v, None
-        o = torch.empty_like(v)
+        todo = settled(call, "forward", self._plan_forward)
+        _, _, v = qkv(call)
+        o, last = torch.empty_like(v), None
         if "final_state" in call.features:
-            last = new_state(call, problem)
+            last = new_state(call, todo.problem)
         wanted = (o,) if last is None else (o, last)
-        if not problem.tokens or not problem.sequences:
+        if not todo.problem.tokens or not todo.problem.sequences:
             start = start_of(call)
             if last is not None:
                 last.zero_() if start is None else last.copy_(start)
-        elif problem.longest <= DECODE_TOKENS:
-            self._decode(call, problem, o, last)
+        elif isinstance(todo.plan, Plan):
+            self._chunks(call, todo, o, last)
         else:
-            self._chunks(call, problem, o, last)
+            self._decode(call, todo, o, last)
         return wanted, ()
 
     def backward(
@@ -81,92 +83,85 @@ class Kernels:
         needs: frozenset[str],
     ) -> Mapping[str, Tensor]:
         """Gradients of the inputs in ``needs``; states are computed anew, none was kept."""
-        problem = problem_of(call)
         do, dlast = grads[0], None if len(grads) < 2 else grads[1]
-        if not problem.tokens or not problem.sequences:
-            return _gradients_of_nothing(call, dlast, needs)
         if do is None:
             do = torch.zeros_like(call.v)
-        return self._gradients(call, problem, do, dlast, needs)
+        key = ("backward", needs, do.dtype, None if dlast is None else dlast.dtype)
+        todo = settled(call, key, self._plan_backward)
+        if not todo.problem.tokens or not todo.problem.sequences:
+            return _gradients_of_nothing(call, dlast, needs)
+        return self._gradients(call, todo, do, dlast, needs)
 
-    def _plan(self, problem: Problem, direction: str) -> Plan:
-        return _planned(self, problem, direction)
+    def _plan_forward(self, problem: Problem) -> Plan | Launch:
+        if problem.longest <= DECODE_TOKENS:
+            return decode_plan(problem, self.profile)
+        return _planned(self, problem, "forward")
 
-    def _decode(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
+    def _plan_backward(self, problem: Problem) -> Plan:
+        return _planned(self, problem, "backward")
+
+    def _decode(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
+        q, k, v = qkv(call)
         start = start_of(call)
-        _run(
-            recurrent_outputs,
-            decode_plan(problem, self.profile),
-            (
-                call.q,
-                call.k,
-                call.v,
-                *gates(call),
-                start,
-                o,
-                last,
-                boundaries(call),
-                call.q.shape[1],
-                call.scale,
-            ),
-            {
-                **common(call, problem),
-                "HAS_START": start is not None,
-                "HAS_LAST": last is not None,
-            },
-        )
 
-    def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
-        todo = self._plan(problem, "forward")
-        states = self._states(call, problem, todo, (call.k, call.v), start_of(call), last)
-        table, count = chunk_table(call, problem, todo)
-        columns = -(-problem.V // todo.tiles.chunk.BV)
-        _run(
-            chunk_outputs,
-            todo.launches["chunks"],
-            (
-                call.q,
-                call.k,
-                call.v,
-                *gates(call),
-                states,
-                o,
-                boundaries(call),
-                table,
-                call.q.shape[1],
-                call.scale,
-            ),
-            {**common(call, problem), "PRECISION": precision(call.q, problem, self.profile)},
-            count * todo.tiles.R * problem.heads * columns,
-        )
+        def settle() -> Settling:
+            states = {"HAS_START": start is not None, "HAS_LAST": last is not None}
+            return recurrent_outputs, todo.plan, {**common(call, todo.problem), **states}
+
+        tensors = (q, k, v, *gates(call), start, o, last, boundaries(call))
+        todo.launches.run("decode", (*tensors, q.shape[1], call.scale), settle)
+
+    def _chunks(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
+        q, k, v = qkv(call)
+        problem, planned = todo.problem, todo.plan
+        states = self._states(call, todo, (k, v), start_of(call), last)
+        table, count = chunk_table(call, problem, planned)
+
+        def settle() -> Settling:
+            constants = {**common(call, problem), "PRECISION": self._precision(q, problem)}
+            return chunk_outputs, planned.launches["chunks"], constants
+
+        tensors = (q, k, v, *gates(call), states, o, boundaries(call), table)
+        columns = -(-problem.V // planned.tiles.chunk.BV)
+        grid = count * planned.tiles.R * problem.heads * columns
+        todo.launches.run("chunks", (*tensors, q.shape[1], call.scale), settle, grid)
+
+    def _precision(self, q: Tensor, problem: Problem) -> str:
+        return precision(q, problem, self.profile)
 
     def _states(
         self,
         call: Call,
-        problem: Problem,
-        todo: Plan,
+        todo: Settled[Any],
         operands: tuple[Tensor, Tensor],
         start: Tensor | None,
         last: Tensor | None,
         reverse: bool = False,
     ) -> Tensor:
         """States before each chunk; ``reverse``: gradients of the states after each."""
-        q: Tensor = call.q
-        size = todo.tiles.chunk_size
+        q, _, _ = qkv(call)
+        problem, planned = todo.problem, todo.plan
+        size = planned.tiles.chunk_size
         states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
-        shared = {
-            **common(call, problem),
-            "HAS_GK": False,
-            "HAS_GV": False,
-            "REVERSE": reverse,
-            "PRECISION": precision(q, problem, self.profile),
-        }
 
         def run(stage: str, start: Tensor | None, last: Tensor | None, logs: Tensor | None) -> None:
             totals = stage == "totals"
-            _run(
-                chunk_states,
-                todo.launches[stage],
+
+            def settle() -> Settling:
+                constants = {
+                    **common(call, problem),
+                    "HAS_GK": False,
+                    "HAS_GV": False,
+                    "REVERSE": reverse,
+                    "PRECISION": self._precision(q, problem),
+                    "TOTALS": totals,
+                    "HAS_START": start is not None,
+                    "HAS_LAST": last is not None,
+                }
+                return chunk_states, planned.launches[stage], constants
+
+            todo.launches.run(
+                f"d{stage}" if reverse else stage,
                 (
                     *operands,
                     *gates(call),
@@ -178,109 +173,83 @@ class Kernels:
                     logs,
                     boundaries(call),
                     q.shape[1],
-                    todo.span,
-                    todo.segments,
-                    todo.segments - totals,
+                    planned.span,
+                    planned.segments,
+                    planned.segments - totals,
                     call.scale,
                 ),
-                {
-                    **shared,
-                    "TOTALS": totals,
-                    "HAS_START": start is not None,
-                    "HAS_LAST": last is not None,
-                },
+                settle,
             )
 
-        if todo.segments > 1:
+        if planned.segments > 1:
             heads = problem.sequences * problem.heads
-            joints = float32(q, heads, todo.segments, problem.K, problem.V)
-            logs = float32(q, heads, todo.segments)
+            joints = float32(q, heads, planned.segments, problem.K, problem.V)
+            logs = float32(q, heads, planned.segments)
             run("totals", None, joints, logs)
-            _run(
-                chain,
-                todo.launches["chain"],
-                (joints, logs, start, todo.segments),
-                {
-                    "K": problem.K,
-                    "V": problem.V,
-                    "HAS_GK": False,
-                    "HAS_START": start is not None,
-                },
+            sizes = {"K": problem.K, "V": problem.V, "HAS_GK": False}
+            launching = planned.launches["chain"]
+            todo.launches.run(
+                "dchain" if reverse else "chain",
+                (joints, logs, start, planned.segments),
+                lambda: (chain, launching, {**sizes, "HAS_START": start is not None}),
             )
-            start = joints
-        run("states", start, last, None)
+            run("states", joints, last, None)
+        else:
+            run("states", start, last, None)
         return states
 
     def _gradients(
         self,
         call: Call,
-        problem: Problem,
+        todo: Settled[Plan],
         do: Tensor,
         dlast: Tensor | None,
         needs: frozenset[str],
     ) -> Mapping[str, Tensor]:
-        todo = self._plan(problem, "backward")
-        q, k, v, start = call.q, call.k, call.v, start_of(call)
+        problem, planned = todo.problem, todo.plan
+        q, k, v = qkv(call)
+        start, cu = start_of(call), boundaries(call)
         dstart = new_state(call, problem) if "initial_state" in needs else None
-        states = self._states(call, problem, todo, (k, v), start, None)
-        dstates = self._states(call, problem, todo, (q, do), dlast, dstart, reverse=True)
+        states = self._states(call, todo, (k, v), start, None)
+        dstates = self._states(call, todo, (q, do), dlast, dstart, reverse=True)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         found: dict[str, Any] = {"q": dq, "k": dk, "v": dv, "initial_state": dstart}
         gated = bool(needs & {"g", "g_gamma"})
-        table, count = chunk_table(call, problem, todo)
+        table, count = chunk_table(call, problem, planned)
         steps = float32(q, *q.shape[:3]) if gated else None
-        spans = float32(q, count, todo.tiles.R + 1, problem.heads) if gated else None
-        _run(
-            chunk_gradients,
-            todo.launches["chunks"],
-            (
-                q,
-                k,
-                v,
-                *gates(call),
-                do,
-                states,
-                dstates,
-                start,
-                dlast,
-                dq,
-                dk,
-                dv,
-                steps,
-                spans,
-                boundaries(call),
-                table,
-                q.shape[1],
-                call.scale,
-            ),
-            {
+        spans = float32(q, count, planned.tiles.R + 1, problem.heads) if gated else None
+
+        def settle() -> Settling:
+            constants = {
                 **common(call, problem),
                 "HAS_START": start is not None,
                 "HAS_DLAST": dlast is not None,
                 "WITH_V": True,
                 "WITH_GATES": gated,
-                "PRECISION": precision(q, problem, self.profile),
-            },
-            count * todo.tiles.R * problem.heads,
-        )
+                "PRECISION": self._precision(q, problem),
+            }
+            return chunk_gradients, planned.launches["chunks"], constants
+
+        given = (q, k, v, *gates(call), do, states, dstates, start, dlast)
+        tensors = (*given, dq, dk, dv, steps, spans, cu, table)
+        grid = count * planned.tiles.R * problem.heads
+        todo.launches.run("chunks", (*tensors, q.shape[1], call.scale), settle, grid)
         if gated:
             dg = float32(q, *q.shape[:3]) if "g" in needs else None
             parts = float32(q, count, problem.heads) if "g_gamma" in needs else None
-            launch(
-                gate_gradients,
-                count * problem.heads,
-                (steps, spans, dg, parts, boundaries(call), table, q.shape[1]),
-                {
+
+            def settle_gates() -> Settling:
+                constants = {
                     "H": problem.heads,
-                    "BT": todo.tiles.BT,
-                    "R": todo.tiles.R,
                     "WITH_G": dg is not None,
                     "WITH_GAMMA": parts is not None,
                     "VARLEN": problem.packed,
-                },
-                warps=1,
-                stages=1,
-            )
+                }
+                tiles = {"BT": planned.tiles.BT, "R": planned.tiles.R}
+                return gate_gradients, Launch("gates", 0, tiles, 1, 1, 0), constants
+
+            arguments = (steps, spans, dg, parts, cu, table, q.shape[1])
+            todo.launches.run("gates", arguments, settle_gates, count * problem.heads)
             found["g"] = dg
             found["g_gamma"] = None if parts is None else parts.sum(0)
         return {name: found[name] for name in needs}
@@ -290,19 +259,6 @@ class Kernels:
 def _planned(kernels: Kernels, problem: Problem, direction: str) -> Plan:
     tiles = kernels.choose(problem, direction)
     return plan(problem, direction, kernels.profile, tiles)
-
-
-def _run(
-    kernel: Any,
-    planned: Launch,
-    arguments: tuple[Any, ...],
-    constants: Mapping[str, Any],
-    grid: int | None = None,
-) -> None:
-    """Launch a kernel as planned; ``grid`` where packed sequences decide how many programs."""
-    programs = planned.grid if grid is None else grid
-    merged = {**constants, **planned.constants}
-    launch(kernel, programs, arguments, merged, planned.warps, planned.stages)
 
 
 def _gradients_of_nothing(
