@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -9,8 +10,13 @@ from typing import Any
 import pytest
 
 from fla_backend_rocm import plugin
-from fla_core.plugins import Probe, detect
+from fla_core.contracts import CONTRACTS
+from fla_core.dispatch.validity import check
+from fla_core.plugins import Implementation, Probe, detect
+from fla_core.plugins.load import resolve
+from fla_core.plugins.validate import implementation_problem
 from fla_core.testing import PluginChecks
+from fla_triton.profiles import AMD
 
 
 class TestPlugin(PluginChecks):
@@ -20,7 +26,8 @@ class TestPlugin(PluginChecks):
 
     def test_doctor_needs_no_toolchain(self) -> None:
         report = plugin.fla_doctor()
-        assert report["implementations"] == "this backend has no implementations yet"
+        assert report["implementations"].startswith("simple_gla, linear_attn")
+        assert report["implementations"].endswith("; compiled for this chip and never run on one")
         assert {"device files", "torch", "triton"} <= report.keys()
 
 
@@ -52,14 +59,62 @@ def reason(device: str = "cuda:0") -> str:
 
 
 @pytest.mark.parametrize("build", ["triton", "pytorch-triton-rocm"])
-def test_everything_is_there_but_kernels(machine: Any, build: str) -> None:
+def test_everything_is_there(machine: Any, build: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.owners = {build: "3.6.0"}
-    assert plugin.fla_probe("cuda:1") == Probe(
-        ok=False,
-        reason=f"GPU 1 with {build} 3.6.0 is there, but this backend has no implementations yet",
-        arch="gfx942",
-        versions={"torch": "2.11.0", "hip": "6.3", "triton": "3.6.0"},
-    )
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    versions = {"torch": "2.11.0", "hip": "6.3", "triton": "3.6.0"}
+    assert plugin.fla_probe("cuda:1") == Probe(ok=True, arch="gfx942", versions=versions)
+
+
+def test_kernel_that_is_wrong(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: False)
+    assert reason() == "GPU 0 with triton 3.6.0 ran a kernel and got it wrong"
+
+
+def test_kernel_that_does_not_compile(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(index: int) -> bool:
+        raise RuntimeError("lld failed")
+
+    monkeypatch.setattr(plugin, "_trial_kernel", fail)
+    assert reason() == "looking for the device raised RuntimeError: lld failed"
+
+
+@pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)
+def test_implementations_are_valid(item: Implementation) -> None:
+    assert implementation_problem(item, CONTRACTS[item.contract]) == ""
+    assert item.arch == tuple(AMD)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)
+def test_what_is_declared_is_there(item: Implementation) -> None:
+    assert callable(resolve(str(item.forward)))
+    assert callable(resolve(str(item.backward)))
+
+
+@pytest.mark.parametrize(
+    ("arch", "triton", "said"),
+    [
+        ("gfx942", "3.6.0", "unverified, forward on gfx942 triton: compiled for this chip and"),
+        ("gfx1250", "3.7.1", "unverified, forward on gfx1250 triton: compiled for this chip and"),
+        ("gfx1250", "3.6.0", "forward on gfx1250 triton<3.7.1: Triton compiles for gfx1250"),
+    ],
+)
+def test_what_is_not_proven_is_said_and_what_fails_is_refused(
+    arch: str, triton: str, said: str
+) -> None:
+    rows = tuple(plugin.fla_validity())
+    verdict = check(rows, "rocm:simple_gla#chunk", ("forward",), arch, {"triton": triton})
+    assert verdict.ok == said.startswith("unverified")
+    assert verdict.subject.startswith(said)
+
+
+def test_driver_that_raises(machine: Any) -> None:
+    def broken() -> bool:
+        raise RuntimeError("hipErrorNoDevice")
+
+    machine.cuda.is_available = broken
+    assert reason() == "looking for the device raised RuntimeError: hipErrorNoDevice"
 
 
 def test_torch_for_nvidia_gpus(machine: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -9,8 +10,14 @@ from typing import Any
 import pytest
 
 from fla_backend_xpu import plugin
-from fla_core.plugins import Probe, detect
+from fla_backend_xpu.chips import chip_name
+from fla_core.contracts import CONTRACTS
+from fla_core.dispatch.validity import check
+from fla_core.plugins import Implementation, Probe, detect
+from fla_core.plugins.load import resolve
+from fla_core.plugins.validate import implementation_problem
 from fla_core.testing import PluginChecks
+from fla_triton.profiles import INTEL
 
 
 class TestPlugin(PluginChecks):
@@ -20,7 +27,8 @@ class TestPlugin(PluginChecks):
 
     def test_doctor_needs_no_toolchain(self) -> None:
         report = plugin.fla_doctor()
-        assert report["implementations"] == "this backend has no implementations yet"
+        assert report["implementations"].startswith("simple_gla, linear_attn")
+        assert report["implementations"].endswith("; compiled for this chip and never run on one")
         assert {"device files", "torch", "triton"} <= report.keys()
 
 
@@ -33,6 +41,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             is_available=lambda: True,
             device_count=lambda: 1,
             get_device_name=lambda index: f"Max {index}",
+            get_device_properties=lambda index: SimpleNamespace(version="12.60.7"),
         ),
     )
     fake.owners = {"pytorch-triton-xpu": "3.6.0"}
@@ -49,13 +58,55 @@ def reason(device: str = "xpu:0") -> str:
 
 
 @pytest.mark.parametrize("build", ["pytorch-triton-xpu", "triton-xpu"])
-def test_everything_is_there_but_kernels(machine: Any, build: str) -> None:
+def test_everything_is_there(machine: Any, build: str, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.owners = {build: "3.6.0"}
-    assert plugin.fla_probe("xpu:0") == Probe(
-        ok=False,
-        reason=f"Max 0 with {build} 3.6.0 is there, but this backend has no implementations yet",
-        versions={"torch": "2.11.0+xpu", "triton": "3.6.0"},
-    )
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    versions = {"torch": "2.11.0+xpu", "triton": "3.6.0"}
+    assert plugin.fla_probe("xpu:0") == Probe(ok=True, arch="pvc", versions=versions)
+
+
+def test_kernel_that_is_wrong(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: False)
+    assert reason() == "Max 0 with pytorch-triton-xpu 3.6.0 ran a kernel and got it wrong"
+
+
+def test_chip_that_nothing_is_planned_for(machine: Any) -> None:
+    machine.xpu.get_device_properties = lambda index: SimpleNamespace(version="12.0.0", name="UHD")
+    assert reason() == "Max 0 is none of the chips planned for: pvc, bmg, dg2"
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "chip"),
+    [
+        ("12.60.7", "Intel(R) Data Center GPU Max 1550", "pvc"),
+        ("12.55.8", "Intel(R) Arc(TM) A770 Graphics", "dg2"),
+        ("20.1.4", "Intel(R) Arc(TM) B580 Graphics", "bmg"),
+        ("1.6.33578", "Intel(R) Arc(TM) B580 Graphics", "bmg"),
+        ("12.0.0", "Intel(R) UHD Graphics 770", ""),
+    ],
+)
+def test_chips_are_known_by_version_or_name(version: str, name: str, chip: str) -> None:
+    assert chip_name(SimpleNamespace(version=version, name=name)) == chip
+
+
+@pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)
+def test_implementations_are_valid(item: Implementation) -> None:
+    assert implementation_problem(item, CONTRACTS[item.contract]) == ""
+    assert item.arch == tuple(INTEL)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)
+def test_what_is_declared_is_there(item: Implementation) -> None:
+    assert callable(resolve(str(item.forward)))
+    assert callable(resolve(str(item.backward)))
+
+
+def test_what_is_not_proven_is_said() -> None:
+    rows = tuple(plugin.fla_validity())
+    verdict = check(rows, "xpu:simple_gla#chunk", ("backward",), "pvc", {"triton": "3.3.0b1"})
+    assert verdict.ok
+    assert verdict.subject.startswith("unverified, backward on pvc triton: compiled")
 
 
 def test_nothing_else_is_asked_of_a_build_without_xpu(machine: Any) -> None:

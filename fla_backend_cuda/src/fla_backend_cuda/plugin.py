@@ -72,9 +72,11 @@ def _look(device: str) -> Probe:
 
 
 def _trial_kernel(index: int) -> bool:
-    from fla_backend_cuda.trial import runs_on
+    import torch
 
-    return runs_on(index)
+    from fla_triton.trial import runs_on
+
+    return runs_on(torch.device("cuda", index))
 
 
 @hookimpl

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from fla_core.plugins import Backend, Probe, detect, hookimpl
+from fla_core.plugins import Backend, Implementation, Probe, Validity, detect, hookimpl
+from fla_triton import declared
+from fla_triton.profiles import AMD
 
 CARD = Backend(
     name="rocm",
@@ -15,6 +17,7 @@ CARD = Backend(
     description="AMD GPUs, Triton kernels",
 )
 DEVICE_FILES = ("/dev/kfd",)
+COMPILED_ONLY = "compiled for this chip and never run on one"
 
 
 @hookimpl
@@ -24,8 +27,22 @@ def fla_backend() -> Backend:
 
 
 @hookimpl
+def fla_implementations() -> Iterable[Implementation]:
+    """Return what compiles for each chip; ``fla_validity`` says that none of it was run there."""
+    return declared.implementations("fla_backend_rocm.kernels", tuple(AMD))
+
+
+@hookimpl
+def fla_validity() -> Iterable[Validity]:
+    """Return what is known of compilers and chips."""
+    too_old = "Triton compiles for gfx1250 from 3.7.1 on"
+    yield Validity("rocm:*", "*", "gfx1250", "triton<3.7.1", "denied", too_old)
+    yield Validity("rocm:*", "*", "*", "triton", "unverified", COMPILED_ONLY)
+
+
+@hookimpl
 def fla_probe(device: str) -> Probe:
-    """Look for a HIP build of torch, a device and a Triton that can compile for it."""
+    """Look for a HIP build of torch, a device and a Triton for it, then run a kernel."""
     return detect.answered(lambda: _look(device))
 
 
@@ -39,11 +56,24 @@ def _look(device: str) -> Probe:
     detect.check_present(torch.cuda, index, "AMD GPU")
     detect.imported("triton")
     versions = {"torch": torch.__version__, "hip": torch.version.hip, "triton": triton}
+    arch = detect.gpu_arch(torch, index)
     found = f"{torch.cuda.get_device_name(index)} with {build} {triton}"
-    return detect.without_kernels(found, detect.gpu_arch(torch, index), versions)
+    if not _trial_kernel(index):
+        return Probe(False, f"{found} ran a kernel and got it wrong", arch, versions)
+    return Probe(True, arch=arch, versions=versions)
+
+
+def _trial_kernel(index: int) -> bool:
+    import torch
+
+    from fla_triton.trial import runs_on
+
+    return runs_on(torch.device("cuda", index))
 
 
 @hookimpl
 def fla_doctor() -> Mapping[str, str]:
     """Return what metadata and device files say; imports nothing."""
-    return detect.report(DEVICE_FILES, ("torch", "triton"))
+    report = detect.report(DEVICE_FILES, ("torch", "triton"))
+    contracts = ", ".join(row.contract for row in declared.ROWS)
+    return {**report, "implementations": f"{contracts} on {', '.join(AMD)}; {COMPILED_ONLY}"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from fla_core.plugins import Backend, Probe, detect, hookimpl
+from fla_backend_xpu.chips import chip_name
+from fla_core.plugins import Backend, Implementation, Probe, Validity, detect, hookimpl
+from fla_triton import declared
+from fla_triton.profiles import INTEL
 
 CARD = Backend(
     name="xpu",
@@ -16,6 +19,7 @@ CARD = Backend(
 )
 # Render nodes belong to GPUs of any vendor: they hint, they prove nothing.
 DEVICE_FILES = ("/dev/dri/renderD*", "/dev/dxg")
+COMPILED_ONLY = "compiled for this chip and never run on one"
 
 
 @hookimpl
@@ -25,8 +29,20 @@ def fla_backend() -> Backend:
 
 
 @hookimpl
+def fla_implementations() -> Iterable[Implementation]:
+    """Return what compiles for each chip; ``fla_validity`` says that none of it was run there."""
+    return declared.implementations("fla_backend_xpu.kernels", tuple(INTEL))
+
+
+@hookimpl
+def fla_validity() -> Iterable[Validity]:
+    """Return what is known of compilers and chips."""
+    yield Validity("xpu:*", "*", "*", "triton", "unverified", COMPILED_ONLY)
+
+
+@hookimpl
 def fla_probe(device: str) -> Probe:
-    """Look for an Intel GPU and for Intel's build of Triton."""
+    """Look for an Intel GPU and for Intel's build of Triton, then run a kernel."""
     return detect.answered(lambda: _look(device))
 
 
@@ -38,11 +54,27 @@ def _look(device: str) -> Probe:
     detect.check_present(torch.xpu, index, "Intel GPU")
     detect.imported("triton")
     versions = {"torch": torch.__version__, "triton": triton}
-    found = f"{torch.xpu.get_device_name(index)} with {build} {triton}"
-    return detect.without_kernels(found, "", versions)
+    name = torch.xpu.get_device_name(index)
+    arch = chip_name(torch.xpu.get_device_properties(index))
+    if not arch:
+        raise detect.Unavailable(f"{name} is none of the chips planned for: {', '.join(INTEL)}")
+    if not _trial_kernel(index):
+        reason = f"{name} with {build} {triton} ran a kernel and got it wrong"
+        return Probe(False, reason, arch, versions)
+    return Probe(True, arch=arch, versions=versions)
+
+
+def _trial_kernel(index: int) -> bool:
+    import torch
+
+    from fla_triton.trial import runs_on
+
+    return runs_on(torch.device("xpu", index))
 
 
 @hookimpl
 def fla_doctor() -> Mapping[str, str]:
     """Return what metadata and device files say; imports nothing."""
-    return detect.report(DEVICE_FILES, ("torch", "triton"))
+    report = detect.report(DEVICE_FILES, ("torch", "triton"))
+    contracts = ", ".join(row.contract for row in declared.ROWS)
+    return {**report, "implementations": f"{contracts} on {', '.join(INTEL)}; {COMPILED_ONLY}"}

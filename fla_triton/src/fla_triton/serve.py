@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from fla_core.call import Call
+from fla_triton.profiles import EVERY
+from fla_triton.tables import load
 
 Outputs = tuple[Tensor, ...]
 
@@ -58,3 +63,23 @@ class Served:
 def served(on: Callable[[int | None], Kernels]) -> Served:
     """Serve a family; its kernels are made once a device."""
     return Served(cache(on))
+
+
+def family(name: str, package: str, arch_of: Callable[[int | None], str]) -> Served:
+    """Serve a family on the chips of one vendor.
+
+    Args:
+        name: module of ``fla_triton`` that has the host code.
+        package: of the backend; its ``tables/ARCH.json``, if any, holds tiles that were measured.
+        arch_of: architecture of a device by its index.
+    """
+    host: Any = import_module(f"fla_triton.{name}")
+
+    def on(index: int | None) -> Kernels:
+        arch = arch_of(index)
+        table = Path(str(files(package) / "tables" / f"{arch}.json"))
+        tuned = (load(table),) if table.exists() else ()
+        made: Kernels = host.Kernels(EVERY[arch], *tuned)
+        return made
+
+    return served(on)

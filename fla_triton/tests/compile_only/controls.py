@@ -34,7 +34,7 @@ def hoarder(x, out, N: tl.constexpr):
     rows = tl.arange(0, N)
     places = rows[:, None] * N + rows[None, :]
     kept = tl.load(x + places)
-    for step in range(8):
+    for _ in range(8):
         kept = kept * tl.sum(kept, 0)[None, :] + tl.sum(kept, 1)[:, None]
     tl.store(out + places, kept)
 

@@ -45,7 +45,8 @@ def by_function(outcomes: Sequence[Outcome]) -> dict[str, list[Compiled]]:
 
 def summary(chip: Target, outcomes: Sequence[Outcome], seconds: float) -> str:
     """A table, a line a kernel function."""
-    lines = [f"{chip.profile.arch}: kernel              compiled  seconds  shared  registers  stack  matrix"]
+    heads = "compiled  seconds  shared  registers  stack  matrix"
+    lines = [f"{chip.profile.arch:28} {heads}"]
     for name, kernels in by_function(outcomes).items():
         most = worst(kernels)
         used = sorted({instruction for one in kernels for instruction in one.resources.matrix})

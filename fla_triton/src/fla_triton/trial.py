@@ -1,4 +1,4 @@
-"""One tiny kernel, compiled and run by the probe."""
+"""One tiny kernel that the probes of Triton backends compile and run."""
 
 # Triton evaluates annotations as part of a kernel, so kernels carry none.
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -15,9 +15,9 @@ def _increment(x, size, BLOCK: tl.constexpr):
     tl.store(x + places, tl.load(x + places, mask=inside) + 1.0, mask=inside)
 
 
-def runs_on(index: int) -> bool:
+def runs_on(device: torch.device) -> bool:
     """Compile and run a kernel on a device; True when what it writes is right."""
-    with torch.cuda.device(index):
-        x = torch.zeros(32, device=f"cuda:{index}")
+    with torch.get_device_module(device).device(device.index):
+        x = torch.zeros(32, device=device)
         _increment[(1,)](x, 31, BLOCK=32)
         return x.tolist() == [1.0] * 31 + [0.0]

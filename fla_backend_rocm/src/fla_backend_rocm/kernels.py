@@ -1,0 +1,23 @@
+"""The portable kernels on AMD GPUs: each family by its name, with the profile of its chip."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+from fla_core.plugins import detect
+from fla_triton.serve import Served, family
+
+
+def arch_of(index: int | None) -> str:
+    """Architecture of a device, ``"gfx942"``."""
+    return detect.gpu_arch(torch, index or 0)
+
+
+@cache
+def __getattr__(name: str) -> Served:
+    """The family of that name, as ``fla_triton.declared`` names it."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return family(name, "fla_backend_rocm", arch_of)
