@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from fla_triton import delta as _delta
+from fla_triton import delta_channel as _delta_channel
 from fla_triton import scalar_decay as _scalar_decay
 from fla_triton.profiles import PROFILES, Profile
 from fla_triton.scalar_decay import Choose, no_table
@@ -27,3 +28,4 @@ def chip(index: int) -> tuple[Profile, Choose]:
 
 scalar_decay = served(lambda index: _scalar_decay.Kernels(*chip(index)))
 delta = served(lambda index: _delta.Kernels(chip(index)[0]))
+delta_channel = served(lambda index: _delta_channel.Kernels(chip(index)[0]))

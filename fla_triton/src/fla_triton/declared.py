@@ -46,6 +46,8 @@ ROWS = (
     Row("linear_attn", "scalar_decay"),
     Row("delta_rule", "delta", required=("beta",)),
     Row("gated_delta_rule", "delta", (*STATES, "g"), required=("beta",)),
+    Row("kda", "delta_channel"),
+    Row("gdn2", "delta_channel"),
 )
 
 

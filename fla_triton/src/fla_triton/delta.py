@@ -91,13 +91,14 @@ def _planned(profile: Profile, problem: Problem, direction: str) -> DeltaPlan:
 def decode(call: Call, problem: Problem, planned: Launch, o: Tensor, last: Tensor | None) -> None:
     """Walk token by token; gates may be those of heads (``g``) or of channels (``gk``, ``gv``)."""
     q, k, v, beta, start = call.q, call.k, call.v, call.get("beta"), start_of(call)
+    b, w, where = call.get("b"), call.get("w"), boundaries(call)
     g, gk, gv = call.get("g"), call.get("gk"), call.get("gv")
     if g is not None and g.ndim == 4:
         g, gk = None, g
     launch(
         delta_recurrent,
         planned.grid,
-        (q, k, v, g, gk, gv, beta, start, o, last, boundaries(call), q.shape[1], call.scale),
+        (q, k, v, g, gk, gv, beta, b, w, start, o, last, where, q.shape[1], call.scale),
         {
             "H": problem.heads,
             "K": problem.K,
@@ -109,6 +110,7 @@ def decode(call: Call, problem: Problem, planned: Launch, o: Tensor, last: Tenso
             "HAS_GV": gv is not None,
             "HAS_BETA": beta is not None,
             "BETA_OF_CHANNELS": beta is not None and beta.ndim == 4,
+            "HAS_STRENGTHS": b is not None,
             "HAS_START": start is not None,
             "HAS_LAST": last is not None,
             "VARLEN": problem.packed,

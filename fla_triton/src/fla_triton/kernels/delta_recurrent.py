@@ -4,6 +4,8 @@
     e_t = beta_t (v_t - S~^T k_t);  S_t = S~ + k_t e_t^T
     o_t = scale (S~^T q_t + (k_t . q_t) e_t)
 
+or, with strengths of channels b and w, e_t = w_t*v_t - S~^T (b_t*k_t).
+
 The output is taken from S~, so that both sums over K stand side by side. The state is read and
 written once and everything else is small: 8 N H K V bytes, 7 N H K V flops a token. No matrix
 units, no rounding of the state. One program takes a few columns of one head's state, whole in K,
@@ -31,6 +33,8 @@ def delta_recurrent(
     gk,
     gv,
     beta,
+    b,
+    w,
     start,
     o,
     last,
@@ -48,6 +52,7 @@ def delta_recurrent(
     HAS_GV: tl.constexpr,
     HAS_BETA: tl.constexpr,
     BETA_OF_CHANNELS: tl.constexpr,
+    HAS_STRENGTHS: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_LAST: tl.constexpr,
     VARLEN: tl.constexpr,
@@ -83,7 +88,11 @@ def delta_recurrent(
         if HAS_GV:
             gate = tl.load(gv + row * V + values, mask=values < V, other=0.0).to(tl.float32)
             state *= step_decay(gate)[None, :]
-        error -= tl.sum(key[:, None] * state, 0)
+        erased = key
+        if HAS_STRENGTHS:
+            erased *= tl.load(b + row * K + keys, mask=keys < K, other=0.0).to(tl.float32)
+            error *= tl.load(w + row * V + values, mask=values < V, other=0.0).to(tl.float32)
+        error -= tl.sum(erased[:, None] * state, 0)
         out = tl.sum(query[:, None] * state, 0)
         if BETA_OF_CHANNELS:
             error *= tl.load(beta + row * V + values, mask=values < V, other=0.0).to(tl.float32)

@@ -1,0 +1,89 @@
+"""Launch plans of delta rules whose key channels decay separately."""
+
+from __future__ import annotations
+
+from fla_triton import delta_plan
+from fla_triton.delta_plan import OVER_TIME, DeltaPlan, DeltaTiles, smaller
+from fla_triton.plan import Launch, Problem, Tile, power_of_two
+from fla_triton.profiles import Profile
+
+STAGES = {
+    "forward": ("prepare", "states", "outputs"),
+    "backward": ("prepare", "states", "local", "reverse", "gradients"),
+}
+"""Kernels of each direction, in order."""
+
+
+def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTiles:
+    """Preferred tiles, made smaller until every stage fits the device."""
+    tiles = _preferred_tiles(problem, direction)
+    while _most(problem, tiles) > profile.shared_memory:
+        less = smaller(tiles, profile.dot_minimum)
+        if less == tiles:
+            break
+        tiles = less
+    return tiles
+
+
+def plan(
+    problem: Problem, direction: str, profile: Profile, tiles: DeltaTiles | None = None
+) -> DeltaPlan:
+    """Plan the launches of ``"forward"`` or ``"backward"``.
+
+    Args:
+        problem: sizes.
+        direction: which of the two.
+        profile: the device.
+        tiles: from a table; the defaults if None.
+
+    Returns:
+        the plan; stages over chunks have the grid of a dense batch, packed sequences take the
+        number of their chunks.
+    """
+    tiles = tiles or default_tiles(problem, direction, profile)
+    heads = problem.sequences * problem.heads
+    blocks = problem.chunks(tiles.C) * problem.heads
+    launches = {}
+    for stage, tile in tiles.stages.items():
+        columns = -(-problem.V // tile.BV)
+        grid = heads * columns if stage in OVER_TIME else blocks
+        grid *= columns if stage == "outputs" else 1
+        constants = {"BK": tile.BK, "BV": tile.BV, "C": tiles.C}
+        shared = _memory(problem, stage, tile, tiles.C)
+        launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
+    return DeltaPlan(tiles.C, launches)
+
+
+def _preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
+    scalar = delta_plan.preferred_tiles(problem, direction)
+    keys, values = power_of_two(problem.K), power_of_two(problem.V)
+    own = {
+        "prepare": Tile(min(keys, 64), min(values, 64), 4, 1),
+        "outputs": Tile(min(keys, 64), min(values, 128), 4, 1),
+        "local": Tile(keys, min(values, 64), 4, 1),
+        "gradients": Tile(min(keys, 64), min(values, 64), 8, 1),
+    }
+    stages = {stage: own.get(stage) or scalar.stages[stage] for stage in STAGES[direction]}
+    return DeltaTiles(scalar.C, stages)
+
+
+def _most(problem: Problem, tiles: DeltaTiles) -> int:
+    return max(_memory(problem, stage, tile, tiles.C) for stage, tile in tiles.stages.items())
+
+
+def _memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
+    """Bytes of the operands of a program that lie in shared memory at once."""
+    if stage in OVER_TIME:
+        return delta_plan.memory(problem, stage, tile, size)
+    keys, values = size * tile.BK, size * tile.BV
+    state, square = tile.BK * tile.BV, size * size
+    elements = {
+        "prepare": 3 * keys + values + square,
+        "outputs": keys + values + state + square,
+        "local": values + square,
+        "gradients": 2 * keys + 3 * values + 2 * state + 3 * square,
+    }[stage]
+    # Tiles of channels change their layout in float32 between levels, and the triangular system
+    # is solved in float32, in two factors at a time.
+    exact = {"prepare": 8 * max(square, keys), "gradients": 8 * keys}.get(stage, 0)
+    return elements * problem.itemsize + exact

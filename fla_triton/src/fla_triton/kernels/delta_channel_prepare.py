@@ -1,0 +1,173 @@
+"""What a chunk's errors and outputs are made of, where every key channel has its own decay.
+
+What a delta rule erases with (``left``) and writes (``value``) is k and v times strengths: beta of
+a head, or b of key channels and w of value channels. With running log decays G inside the chunk,
+
+    A_ij = sum_d left_id k_jd exp(G_id - G_jd) for j < i,   X = (I + A)^-1,
+    w_i = sum_j X_ij exp(G_j) left_j,   u_i = sum_j X_ij value_j,   v_new = u - w S,
+    P_ij = scale sum_d q_id k_jd exp(G_id - G_jd) for j <= i.
+
+The pairs of q come along with those of left: they have the decays in common, which are dearer than
+the products (``tree``). Writes too what the passes over time read in place of q and k, ``q_in`` =
+exp(G) q and ``k_out`` = exp(G_C - G) k, and ``totals`` exp(G_C); and X, if asked for.
+
+All chunks at once. Bytes a token and head: q, k, v, gates and strengths read, w, u, q_in, k_out and
+C of P written, C of X. Flops: 4 K C log2(C) + 2 (K + V) C + 8 C^2.
+"""
+
+import triton
+import triton.language as tl
+
+from fla_triton.kernels.channel_gates import since_start
+from fla_triton.kernels.common import chunk_at, first_slot, load_rows, sequence_at, store_rows
+from fla_triton.kernels.tree import (
+    MOST_LEVELS,
+    are_paired,
+    doubled,
+    is_later,
+    load_decays,
+    own_scores,
+)
+from fla_triton.kernels.triangular import unit_lower_inverse
+
+
+@triton.jit
+def load_strengths(
+    strengths,
+    rows,
+    live,
+    h,
+    column,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    BT: tl.constexpr,
+    BD: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):
+    """Strengths of a tile in float32: of channels ``[rows, H, D]``, or of heads as a column."""
+    if CHANNELS:
+        found = load_rows(strengths, rows, live, h, column, H, D, BT, BD)
+    else:
+        found = tl.load(strengths + rows * H + h, mask=live, other=0.0)[:, None]
+    return found.to(tl.float32)
+
+
+@triton.jit
+def both_scores(
+    erased, read, left, q, k, decays, C: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr
+):
+    """Add a tile of channels to the pairs ``j < i`` of left with k and of q with k.
+
+    Args:
+        erased, read: ``[C, C]``, float32.
+        left, q, k: ``[C, BK]``; products are taken in the dtype of k.
+        decays: of ``load_decays``.
+
+    Returns:
+        both scores; decays from the block's start to each token, its own among them, and from
+        behind it to the block's end.
+    """
+    since = decays
+    until = tl.full([C, BK], 1.0, dtype=tl.float32)
+    inner = tl.arange(0, C)
+    below = inner[:, None] > inner[None, :]
+    for level in tl.static_range(MOST_LEVELS):
+        if (1 << level) < C:
+            factor = tl.where(is_later(level, C), since, until)
+            turned = tl.trans((k * factor).to(k.dtype))
+            chosen = are_paired(level, C) & below
+            found = tl.dot((left * factor).to(k.dtype), turned, input_precision=PRECISION)
+            erased += tl.where(chosen, found, 0.0)
+            found = tl.dot((q * factor).to(k.dtype), turned, input_precision=PRECISION)
+            read += tl.where(chosen, found, 0.0)
+            since, until = doubled(since, until, level, C, BK)
+    return erased, read, since, until
+
+
+@triton.jit(do_not_specialize=["T", "scale"])
+def delta_channel_prepare(
+    q,
+    k,
+    v,
+    g,
+    erase,
+    write,
+    w,
+    u,
+    q_in,
+    k_out,
+    scores,
+    inverse,
+    totals,
+    cu,
+    table,
+    T,
+    scale,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    C: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    WITH_INVERSE: tl.constexpr,
+    VARLEN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One program: one chunk of one head; ``erase`` and ``write`` are b and w, or beta twice."""
+    pid = tl.program_id(0)
+    h = pid % H
+    n, c = chunk_at(table, pid // H, T, C, VARLEN)
+    first, length = sequence_at(cu, n, T, VARLEN)
+    slot = (first_slot(first, n, T, C, VARLEN) + c) * H + h
+    inner = tl.arange(0, C)
+    live = c * C + inner < length
+    rows = first + c * C + inner
+    diagonal = inner[:, None] == inner[None, :]
+
+    erased = tl.zeros([C, C], dtype=tl.float32)
+    read = tl.zeros([C, C], dtype=tl.float32)
+    own = tl.zeros([C], dtype=tl.float32)
+    for row in range(0, K, BK):
+        tile_q = load_rows(q, rows, live, h, row, H, K, C, BK)
+        tile_k = load_rows(k, rows, live, h, row, H, K, C, BK)
+        decays = load_decays(g, rows, live, h, row, H, K, C, BK)
+        left = tile_k
+        if CHANNELS:
+            left = tile_k * load_strengths(erase, rows, live, h, row, H, K, C, BK, CHANNELS)
+        own += own_scores(tile_q, tile_k)
+        erased, read, since, until = both_scores(
+            erased, read, left, tile_q, tile_k, decays, C, BK, PRECISION
+        )
+        store_rows(q_in, tile_q * since, rows, live, h, row, H, K, C, BK)
+        store_rows(k_out, tile_k * until, rows, live, h, row, H, K, C, BK)
+        channels = row + tl.arange(0, BK)
+        total = tl.sum(tl.where((inner == C - 1)[:, None], since, 0.0), 0)
+        place = tl.cast(slot, tl.int64) * K + channels
+        tl.store(totals + place, total, mask=channels < K)
+    read += tl.where(diagonal, own[:, None], 0.0)
+    store_rows(scores, read * scale, rows, live, h, 0, H, C, C, C)
+
+    if not CHANNELS:
+        strength = load_strengths(erase, rows, live, h, 0, H, K, C, BK, CHANNELS)
+        erased *= strength
+    solved = unit_lower_inverse(erased, C, PRECISION)
+    if WITH_INVERSE:
+        store_rows(inverse, solved, rows, live, h, 0, H, C, C, C)
+    if not CHANNELS:
+        solved *= tl.trans(strength)
+    solved = solved.to(k.dtype.element_ty)
+    for row in range(0, K, BK):
+        since, _ = since_start(g, rows, live, h, row, H, K, C, BK)
+        left = load_rows(k, rows, live, h, row, H, K, C, BK) * since
+        if CHANNELS:
+            left *= load_strengths(erase, rows, live, h, row, H, K, C, BK, CHANNELS)
+        tile_w = tl.dot(solved, left.to(k.dtype.element_ty), input_precision=PRECISION)
+        store_rows(w, tile_w, rows, live, h, row, H, K, C, BK)
+    for column in range(0, V, BV):
+        value = load_rows(v, rows, live, h, column, H, V, C, BV)
+        if CHANNELS:
+            strength = load_strengths(write, rows, live, h, column, H, V, C, BV, CHANNELS)
+            value = (value * strength).to(value.dtype)
+        tile_u = tl.dot(solved, value, input_precision=PRECISION)
+        store_rows(u, tile_u, rows, live, h, column, H, V, C, BV)
