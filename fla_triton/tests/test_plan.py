@@ -16,7 +16,7 @@ from fla_triton.plan import (
     power_of_two,
     split_of_time,
 )
-from fla_triton.profiles import PROFILES, Profile
+from fla_triton.profiles import AMD, EVERY, PROFILES, Profile
 
 SIZES = [
     Problem(n, n * t, t, h, k, v, itemsize, packed, gated)
@@ -33,14 +33,29 @@ H200 = PROFILES["sm90"]
 PROBLEM = Problem(2, 2 * 8192, 8192, 16, 128, 128, 2)
 
 
+VAST = 12 * 2**30
+"""Bytes of one tensor from which on the launches of an AMD chip hold more threads than it takes."""
+
+
+def largest_tensor(problem: Problem) -> int:
+    """Bytes of q, v or the states of all sequences, whichever is largest."""
+    rows = problem.tokens * problem.heads * max(problem.K, problem.V) * problem.itemsize
+    return max(rows, 4 * problem.sequences * problem.heads * problem.K * problem.V)
+
+
 def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
     """What a device would refuse, or what would leave part of the work undone."""
     wrong = []
     tiles = found.tiles
+    # What the smallest tiles take can only be said by the compiler.
+    smallest = tiles.BT == tiles.chunk.BV == profile.dot_minimum
     for launch in found.launches.values():
+        threads = launch.grid * launch.warps * profile.warp_width
         if not 0 < launch.grid <= profile.grid_limit:
             wrong.append(f"{launch.stage}: grid {launch.grid}")
-        if launch.shared > profile.shared_memory:
+        if threads >= profile.thread_limit and largest_tensor(problem) < VAST:
+            wrong.append(f"{launch.stage}: {threads} threads")
+        if launch.shared > profile.shared_memory and not (smallest and launch.stage == "chunks"):
             wrong.append(f"{launch.stage}: {launch.shared} bytes of shared memory")
         if launch.warps not in (1, 2, 4, 8):
             wrong.append(f"{launch.stage}: {launch.warps} warps")
@@ -58,18 +73,29 @@ def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("arch", PROFILES)
+@pytest.mark.parametrize("arch", EVERY)
 def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
-    profile = PROFILES[arch]
+    profile = EVERY[arch]
     found = {p: faults(p, plan(p, direction, profile), profile) for p in SIZES}
     assert {p: wrong for p, wrong in found.items() if wrong} == {}
 
 
 def test_the_lint_sees_what_does_not_fit() -> None:
     profile = replace(PROFILES["sm90"], shared_memory=1024, grid_limit=10, dot_minimum=128)
+    profile = replace(profile, thread_limit=1000)
     text = " ".join(faults(PROBLEM, plan(PROBLEM, "forward", profile), profile))
-    for word in ("grid", "shared memory", "tiles"):
+    for word in ("grid", "shared memory", "tiles", "threads"):
         assert word in text
+
+
+@pytest.mark.parametrize("arch", AMD)
+def test_chips_with_narrow_warps_take_more_of_them_and_shorter_blocks(arch: str) -> None:
+    profile = AMD[arch]
+    tiles = default_tiles(PROBLEM, "backward", profile)
+    narrow = profile.warp_width == 32
+    assert (tiles.chunk.warps, tiles.BT) == ((8, 32) if narrow else (4, 64))
+    state, chunk = tiles.states, tiles.chunk_size
+    assert (state.BK + state.BV) * chunk * 2 * state.stages <= profile.shared_memory
 
 
 def test_few_heads_are_cut_along_time() -> None:

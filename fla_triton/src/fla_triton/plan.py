@@ -106,7 +106,9 @@ def power_of_two(size: int, low: int = 16) -> int:
 
 def default_tiles(problem: Problem, direction: str, profile: Profile) -> Tiles:
     """Tiles where no table knows better, halved until they fit the device."""
-    tiles = _preferred_tiles(problem, direction)
+    tiles = _on(_preferred_tiles(problem, direction), profile)
+    while tiles.states.stages > 1 and _states_memory(problem, tiles) > profile.shared_memory:
+        tiles = replace(tiles, states=replace(tiles.states, stages=tiles.states.stages - 1))
     while _chunk_memory(problem, tiles, direction) > profile.shared_memory:
         chunk = tiles.chunk
         if profile.dot_minimum < chunk.BV:
@@ -116,6 +118,17 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> Tiles:
         else:
             break
     return tiles
+
+
+def _on(tiles: Tiles, profile: Profile) -> Tiles:
+    """The tiles with blocks and warps that hold them on this chip."""
+    state, chunk = tiles.states, tiles.chunk
+    return replace(
+        tiles,
+        BT=min(tiles.BT, profile.block),
+        states=replace(state, warps=min(state.warps * profile.warps, 8)),
+        chunk=replace(chunk, warps=min(chunk.warps * profile.warps, 8)),
+    )
 
 
 def _preferred_tiles(problem: Problem, direction: str) -> Tiles:
@@ -166,7 +179,7 @@ def plan(problem: Problem, direction: str, profile: Profile, tiles: Tiles | None
     state, chunk = tiles.states, tiles.chunk
     inner = heads * _state_tiles(problem, tiles)
     constants = {"BK": state.BK, "BV": state.BV, "C": tiles.chunk_size}
-    shared = (state.BK + state.BV) * tiles.chunk_size * problem.itemsize * state.stages
+    shared = _states_memory(problem, tiles)
     launches = {
         "states": Launch("states", inner * segments, constants, state.warps, state.stages, shared)
     }
@@ -198,6 +211,12 @@ def decode_plan(problem: Problem, profile: Profile) -> Launch:
 
 def _state_tiles(problem: Problem, tiles: Tiles) -> int:
     return -(-problem.K // tiles.states.BK) * -(-problem.V // tiles.states.BV)
+
+
+def _states_memory(problem: Problem, tiles: Tiles) -> int:
+    """Bytes of the chunks that the pass over time has loaded ahead."""
+    state = tiles.states
+    return (state.BK + state.BV) * tiles.chunk_size * problem.itemsize * state.stages
 
 
 def _chunk_memory(problem: Problem, tiles: Tiles, direction: str) -> int:

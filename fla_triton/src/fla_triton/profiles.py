@@ -16,24 +16,30 @@ class Profile:
         multiprocessors: programs that run side by side, at one a multiprocessor.
         shared_memory: bytes one program may use.
         grid_limit: largest number of programs on axis 0.
+        thread_limit: more threads than a launch may have.
         dot_minimum: smallest side of a matrix product's tile.
         warp_width: threads of a warp (wave, subgroup).
         registers: 32-bit registers of a multiprocessor.
         exact, fast: how the compiler is told to multiply float32 factors where torch would do so
             exactly, and where torch would round them.
         matrix: shapes (m, n, k) of its instructions that multiply 16-bit matrices.
+        warps: factor on the warps of a program, where those of a warp hold less of a tile.
+        block: tokens of a block whose products its registers hold.
     """
 
     arch: str
     multiprocessors: int
     shared_memory: int
     grid_limit: int = 2**31 - 1
+    thread_limit: int = 2**42
     dot_minimum: int = 16
     warp_width: int = 32
     registers: int = 65536
     exact: str = "tf32x3"
     fast: str = "tf32"
     matrix: tuple[tuple[int, int, int], ...] = ((16, 8, 16),)
+    warps: int = 1
+    block: int = 64
 
 
 def _amd(
@@ -46,17 +52,24 @@ def _amd(
     matrix: tuple[tuple[int, int, int], ...],
     fast: str = "ieee",
 ) -> Profile:
-    """An AMD chip: its grids hold fewer than 2^32 threads, which 8 warps a program share out."""
+    """An AMD chip.
+
+    Waves of 32 hold half of what those of 64 do, and matrix operands lie in them twice: with the
+    tiles of other chips they spill kilobytes.
+    """
+    narrow = warp_width == 32
     return Profile(
         arch,
         multiprocessors=units,
         shared_memory=shared_memory,
-        grid_limit=2**32 // (8 * warp_width) - 1,
+        thread_limit=2**32,
         warp_width=warp_width,
         registers=registers,
         exact="ieee",
         fast=fast,
         matrix=matrix,
+        warps=2 if narrow else 1,
+        block=32 if narrow else 64,
     )
 
 
