@@ -55,6 +55,9 @@ class Kernels:
 
     def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
         stages = self._stages(call, problem, "forward")
+        if stages.todo.fused:
+            stages.fused(o, last)
+            return
         errors = stages.prepare(with_inverse=False)
         states = stages.states(errors, last)
         stages.outputs(errors, states, o)

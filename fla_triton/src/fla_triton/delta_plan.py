@@ -10,11 +10,12 @@ from fla_triton.profiles import Profile
 
 STAGES = {
     "forward": ("prepare", "states", "outputs"),
+    "fused": ("prepare", "fused"),
     "backward": ("prepare", "states", "local", "reverse", "gradients", "errors"),
 }
-"""Kernels of each direction, in order."""
+"""Kernels of each direction, in order; ``fused`` is another forward."""
 
-OVER_TIME = ("states", "reverse")
+OVER_TIME = ("states", "reverse", "fused")
 """Stages with one program for each sequence, head and tile of V."""
 
 
@@ -38,9 +39,20 @@ class DeltaPlan:
     C: int
     launches: Mapping[str, Launch] = field(default_factory=dict)
 
+    @property
+    def fused(self) -> bool:
+        """Whether outputs come from the pass over time itself."""
+        return "fused" in self.launches
+
 
 def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTiles:
     """Preferred tiles, made smaller until every stage fits the device."""
+    if direction == "forward" and _fuses(problem, profile):
+        tiles = preferred_tiles(problem, "fused")
+        for _ in range(2):
+            if _fits(problem, tiles, profile):
+                return tiles
+            tiles = smaller(tiles, profile.dot_minimum)
     tiles = preferred_tiles(problem, direction)
     while not _fits(problem, tiles, profile):
         less = smaller(tiles, profile.dot_minimum)
@@ -89,6 +101,17 @@ def decode_plan(problem: Problem, profile: Profile) -> Launch:
     return Launch("decode", grid, {"BK": keys, "BV": columns}, 1 if keys <= 128 else 2, 1, 0)
 
 
+def _fuses(problem: Problem, profile: Profile) -> bool:
+    """Whether one pass over time is likely to be the faster.
+
+    It moves half the bytes, but each of its steps takes longer: for few heads, whose programs leave
+    most of the chip idle in either form, the outputs of all chunks at once are nearly free.
+    """
+    heads = problem.sequences * problem.heads
+    programs = heads * -(-problem.V // 64)
+    return problem.itemsize == 2 and problem.K <= 128 and 4 * programs >= profile.multiprocessors
+
+
 def preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
     """Tiles for a device that they fit."""
     keys, values = power_of_two(problem.K), power_of_two(problem.V)
@@ -103,6 +126,7 @@ def preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
         "states": over_time,
         "reverse": replace(over_time, stages=min(over_time.stages, 2)),
         "outputs": outputs,
+        "fused": over_time,
     }
     size = 64 if keys <= 128 and not wide else 32
     return DeltaTiles(size, {stage: special.get(stage, inner) for stage in STAGES[direction]})
@@ -138,6 +162,7 @@ def memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
         "prepare": keys + values + scores,
         "states": tile.stages * (2 * keys + values) + state + values,
         "outputs": 2 * keys + values + state,
+        "fused": tile.stages * (2 * keys + values + 2 * scores) + state + 2 * values,
         "local": 2 * keys + values + scores,
         "reverse": tile.stages * (3 * keys + 2 * values) + state + 2 * values,
         "gradients": 2 * (keys + values + state) + scores,

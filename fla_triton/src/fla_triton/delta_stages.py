@@ -13,6 +13,7 @@ from fla_core.call import Call
 from fla_triton.calls import boundaries, float32, new_state, precision, start_of
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.kernels.delta_gradients import delta_gradients, local_dv
+from fla_triton.kernels.delta_outputs import delta_outputs
 from fla_triton.kernels.delta_prepare import delta_prepare
 from fla_triton.kernels.delta_states import delta_state_gradients, delta_states
 from fla_triton.kernels.gradients import chunk_gradients
@@ -85,40 +86,55 @@ class Stages:
 
     def prepare(self, with_inverse: bool) -> Errors:
         """Solve every chunk's triangular system."""
-        call, problem = self.call, self.problem
-        k, v, g = call.k, call.v, call.get("g")
-        steps = tuple(k.shape[:3])
-        gated = g is not None
-        slots = problem.chunks(self.todo.C)
-        errors = Errors(
-            q=call.q,
-            k=k,
-            w=torch.empty_like(k),
-            u=torch.empty_like(v),
-            inverse=k.new_empty((*steps, self.todo.C)) if with_inverse else None,
-            since=float32(k, *steps) if gated else None,
-            into=float32(k, *steps) if gated else None,
-            totals=float32(k, slots, problem.heads) if gated else None,
+        k, v = self.call.k, self.call.v
+        w, u = torch.empty_like(k), torch.empty_like(v)
+        inverse = self._square() if with_inverse else None
+        decays = self._prepare(w, u, inverse, None)
+        return Errors(self.call.q, k, w, u, inverse, *decays)
+
+    def fused(self, o: Tensor, last: Tensor | None) -> None:
+        """Outputs from one pass over time, which forms each chunk's errors on its way."""
+        call, start = self.call, start_of(self.call)
+        inverse, scores = self._square(), self._square()
+        decays = self._prepare(None, None, inverse, scores)
+        operands = (call.q, call.k, call.v, None, inverse, scores, *decays, start, o, last)
+        self._run(
+            "fused",
+            delta_outputs,
+            (*operands, boundaries(call), call.q.shape[1], call.scale),
+            CHANNEL=False,
+            SOLVES=True,
+            HAS_START=start is not None,
+            HAS_LAST=last is not None,
         )
+
+    def _prepare(
+        self, w: Tensor | None, u: Tensor | None, inverse: Tensor | None, scores: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Fill what there is room for; the decays of tokens and chunks come with it."""
+        call, heads = self.call, self.problem.heads
+        q, k, v, g = call.q, call.k, call.v, call.get("g")
+        since = into = totals = None
+        if g is not None:
+            since, into = float32(k, 2, *k.shape[:3])
+            totals = float32(k, self.problem.chunks(self.todo.C), heads)
+        made = (w, u, inverse, scores, since, into, totals)
         self._over_chunks(
             "prepare",
             delta_prepare,
-            (
-                k,
-                v,
-                g,
-                call.beta,
-                errors.w,
-                errors.u,
-                errors.inverse,
-                errors.since,
-                errors.into,
-                errors.totals,
-            ),
-            (),
-            WITH_INVERSE=with_inverse,
+            (q, k, v, g, call.beta, *made),
+            (call.scale,),
+            WITH_ERRORS=w is not None,
+            WITH_INVERSE=inverse is not None,
+            WITH_SCORES=scores is not None,
+            FOLD=w is None,
         )
-        return errors
+        return since, into, totals
+
+    def _square(self) -> Tensor:
+        """Room for a number of each pair of a chunk's tokens, ``[B, T, H, C]``."""
+        k: Tensor = self.call.k
+        return k.new_empty((*k.shape[:3], self.todo.C))
 
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""

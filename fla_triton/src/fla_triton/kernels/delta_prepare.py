@@ -6,9 +6,12 @@ The errors of one chunk solve a triangular system. With running log decays G,
     w_i = sum_j X_ij beta_j exp(G_j) k_j,   u_i = sum_j X_ij beta_j v_j,   v_new = u - w S.
 
 All chunks at once. Writes too what the passes over time multiply by: ``since`` exp(G_i), ``into``
-exp(G_C - G_i) and ``totals`` exp(G_C); and X, if asked for.
+exp(G_C - G_i) and ``totals`` exp(G_C). If asked for, X, or X beta in its place (``FOLD``), and the
+causal scores ``P_ij = scale (q_i . k_j) exp(G_i - G_j)``; these two are ``[.., H, C]``. Without w
+and u (``WITH_ERRORS``) v is not read.
 
-Bytes a token and head: k, v read and w, u written, 2 C for X. Flops: 4 (K + V) C + 2 K C + 8 C^2.
+Bytes a token and head: k, v read and w, u written, C elements for each of X and P, q read for P.
+Flops: 2 K C for each of A and P, 2 (K + V) C for w and u, 8 C^2.
 """
 
 import triton
@@ -27,8 +30,9 @@ from fla_triton.kernels.common import (
 from fla_triton.kernels.triangular import unit_lower_inverse
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "scale"])
 def delta_prepare(
+    q,
     k,
     v,
     g,
@@ -36,12 +40,14 @@ def delta_prepare(
     w,
     u,
     inverse,
+    scores,
     since,
     into,
     totals,
     cu,
     table,
     T,
+    scale,
     H: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
@@ -49,7 +55,10 @@ def delta_prepare(
     BV: tl.constexpr,
     C: tl.constexpr,
     HAS_G: tl.constexpr,
+    WITH_ERRORS: tl.constexpr,
     WITH_INVERSE: tl.constexpr,
+    WITH_SCORES: tl.constexpr,
+    FOLD: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -66,28 +75,39 @@ def delta_prepare(
 
     tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
     strength = tl.load(beta + steps, mask=live, other=0.0).to(tl.float32)
-    scores = tl.dot(tile_k, tl.trans(tile_k), input_precision=PRECISION) * strength[:, None]
+    system = tl.dot(tile_k, tl.trans(tile_k), input_precision=PRECISION) * strength[:, None]
+    if WITH_SCORES:
+        tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
+        attend = tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION) * scale
     reading = strength
     if HAS_G:
         running, until, total, whole, rest, unit = running_gates(
             g, g, rows, live, h, H, C, HAS_G, False
         )
-        scores *= pair_decays(whole, rest, unit, C)
+        pairs = pair_decays(whole, rest, unit, C)
+        system *= pairs
+        if WITH_SCORES:
+            attend *= pairs
         arriving = decay(running)
         reading *= arriving
         tl.store(since + steps, arriving, mask=live)
         tl.store(into + steps, decay(until), mask=live)
         slot = first_slot(first, n, T, C, VARLEN) + c
         tl.store(totals + slot * H + h, decay(total))
-    scores = tl.where(inner[:, None] > inner[None, :], scores, 0.0)
-    solved = unit_lower_inverse(scores, C, PRECISION)
+    if WITH_SCORES:
+        attend = tl.where(inner[:, None] >= inner[None, :], attend, 0.0)
+        store_rows(scores, attend, rows, live, h, 0, H, C, C, C)
+    system = tl.where(inner[:, None] > inner[None, :], system, 0.0)
+    solved = unit_lower_inverse(system, C, PRECISION)
+    writing = solved * strength[None, :]
     if WITH_INVERSE:
-        store_rows(inverse, solved, rows, live, h, 0, H, C, C, C)
-
-    tile_w = tl.dot((solved * reading[None, :]).to(tile_k.dtype), tile_k, input_precision=PRECISION)
-    store_rows(w, tile_w, rows, live, h, 0, H, K, C, BK)
-    writing = (solved * strength[None, :]).to(v.dtype.element_ty)
-    for tile in range(NV):
-        tile_v = load_rows(v, rows, live, h, tile * BV, H, V, C, BV)
-        tile_u = tl.dot(writing, tile_v, input_precision=PRECISION)
-        store_rows(u, tile_u, rows, live, h, tile * BV, H, V, C, BV)
+        store_rows(inverse, writing if FOLD else solved, rows, live, h, 0, H, C, C, C)
+    if WITH_ERRORS:
+        tile_w = (solved * reading[None, :]).to(tile_k.dtype)
+        tile_w = tl.dot(tile_w, tile_k, input_precision=PRECISION)
+        store_rows(w, tile_w, rows, live, h, 0, H, K, C, BK)
+        writing = writing.to(v.dtype.element_ty)
+        for tile in range(NV):
+            tile_v = load_rows(v, rows, live, h, tile * BV, H, V, C, BV)
+            tile_u = tl.dot(writing, tile_v, input_precision=PRECISION)
+            store_rows(u, tile_u, rows, live, h, tile * BV, H, V, C, BV)
