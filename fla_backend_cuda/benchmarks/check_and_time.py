@@ -1,10 +1,13 @@
-"""Check the plugin against the float64 recurrence on this GPU, then time it.
+"""Check the plugin against the float64 recurrence on this GPU, then time what is right.
 
-    python check_and_time.py [--budget ci|full|none] [--workers 14] [--json FILE]
+    python check_and_time.py [--ops GLOB ...] [--budget ci|full|none|NUMBER] [--workers 14]
+        [--shapes main long wide small varlen prefill gva2 gva4] [--decode] [--first]
+        [--profile] [--proofs lengths repeat capture memcheck] [--json FILE]
 
-Checks are the suite's grid of forward and backward cases of every implementation, shared out to
-processes so that kernels compile side by side. Nothing is timed unless all of them pass. Times are
-medians of ``triton.testing.do_bench`` in milliseconds, through the public operators, host included.
+Processes share out the compiling of what is timed, then the suite's grid of forward and backward
+cases of every implementation that the plugin declares. Only contracts whose cases all passed go
+on: to the proofs, one process an operator, and to the clock. The clock is that of
+``fla-kernels bench``, which checks the timed call itself once more.
 """
 
 # ruff: noqa: T201
@@ -14,191 +17,225 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-import triton
-from torch import Tensor
+from calls import SHAPES, chosen, steps, workloads
 
-from fla_conformance.grid import grid
-from fla_conformance.run import run_case, targets
-from fla_core.contracts import CONTRACTS
-from fla_core.ops.linear_attn import chunk_linear_attn
-from fla_core.ops.retention import chunk_retention
-from fla_core.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
+from fla_core.cli.calls.bench.providers import provider
+from fla_core.cli.calls.bench.rows import Row, document, machine
+from fla_core.cli.calls.bench.runner import Bench, step
+from fla_core.cli.calls.bench.workload import Workload
 
-SHAPES = ((2, 8192, 16, 128), (1, 32768, 16, 128), (8, 2048, 32, 64), (1, 512, 16, 128))
-LEVELS = ("L1", "L2")
+HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """What one operator takes at one shape."""
+def check(options: argparse.Namespace, contracts: Iterable[str]) -> dict[str, bool]:
+    """Compile and check in parallel; whether all cases of each contract passed."""
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "results.jsonl")
+        file.touch()
+        asked = {
+            "plugin": options.plugin,
+            "device": options.device,
+            "ops": options.ops,
+            "budget": options.budget,
+            "shapes": options.shapes,
+            "decode": options.decode,
+            "of": options.workers,
+            "start": 0,
+            "file": str(file),
+        }
+        commands = [
+            [sys.executable, str(HERE / "grid_share.py"), json.dumps({**asked, "worker": worker})]
+            for worker in range(options.workers)
+        ]
+        codes = [process.wait() for process in [subprocess.Popen(line) for line in commands]]
+        results = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for worker, code in enumerate(codes):
+        if code:
+            print(f"worker {worker} ended with {code}; its share is incomplete")
+    by_contract = defaultdict(list)
+    for result in results:
+        by_contract[result["contract"]].append(result)
+    green = {}
+    for contract in contracts:
+        found = by_contract[contract]
+        wrong = [r for r in found if r["outcome"] != "pass"]
+        for r in wrong[: options.failures]:
+            print(f"  {r['outcome']:16} {r['id']} {r['detail']}")
+        worst = max((r["margin"] for r in found), default=0.0)
+        passed = len(found) - len(wrong)
+        print(f"{contract:18} {passed}/{len(found)} pass, worst margin {worst:.2f}")
+        enough = bool(found) or options.budget == "none"
+        green[contract] = enough and not wrong and not any(codes)
+    print(f"checked in {time.perf_counter() - start:.0f} s", flush=True)
+    return green
 
-    operator: str
-    shape: tuple[int, ...]
-    forward_ms: float
-    both_ms: float
-    peak_mib: float
-    host_forward_us: float
-    host_both_us: float
 
-
-def check(budget: str, worker: int, workers: int) -> int:
-    """Run every ``workers``-th case of the grid; the number that did not pass."""
-    torch.set_num_threads(1)
-    todo = [
-        (target, case, level)
-        for target in targets("cuda", "cuda:0")
-        for level in LEVELS
-        for case in grid(CONTRACTS[target.declaration.contract], target.declaration, level, budget)
-    ]
-    results = [run_case(case, target, level) for target, case, level in todo[worker::workers]]
-    wrong = [result for result in results if result.outcome.value != "pass"]
-    for result in wrong:
-        print(f"{result.outcome.value:16} {result.id} {result.detail}", flush=True)
-    margins = [max(r.margin.block, r.margin.token) for r in results if r.margin is not None]
-    worst = max(margins, default=0.0)
-    print(f"{len(results) - len(wrong)}/{len(results)} pass, worst margin {worst:.2f}", flush=True)
-    return len(wrong)
-
-
-def check_in_parallel(budget: str, workers: int) -> bool:
-    """Share the grid out to processes; True when every case passed."""
-    command = [sys.executable, __file__, "--budget", budget, "--workers", str(workers)]
-    running = [subprocess.Popen([*command, "--worker", str(worker)]) for worker in range(workers)]
-    codes = [process.wait() for process in running]
+def prove(options: argparse.Namespace, contracts: Iterable[str]) -> bool:
+    """Run the proofs side by side, a process for each contract; True when all hold."""
+    wanted = [name for name in options.proofs if name != "memcheck"]
+    running = []
+    with tempfile.TemporaryDirectory() as folder:
+        for contract in contracts:
+            plain = [sys.executable, str(HERE / "proofs.py"), contract, "--device", options.device]
+            cache = Path(folder, contract)
+            environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
+            if wanted:
+                running.append(_started([*plain, "--only", ",".join(wanted)], environment))
+            if "memcheck" in options.proofs and (checker := sanitizer()):
+                line = [
+                    checker,
+                    "--tool",
+                    "memcheck",
+                    "--error-exitcode",
+                    "9",
+                    "--print-limit",
+                    "3",
+                ]
+                # Torch's own pool hides accesses that leave a tensor but not the pool.
+                apart = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+                running.append(_started([*line, *plain, "--only", "odd"], apart))
+            elif "memcheck" in options.proofs:
+                print("memcheck: compute-sanitizer is not on this machine")
+        codes = []
+        for process in running:
+            text, _ = process.communicate()
+            codes.append(process.returncode)
+            print("\n".join(text.splitlines()[-12:]))
+            if process.returncode:
+                print(f"  ended with {process.returncode}")
     return not any(codes)
 
 
-def bench(function: Callable[[], object]) -> float:
-    """Median milliseconds."""
-    return float(triton.testing.do_bench(function, warmup=20, rep=80, return_mode="median"))
-
-
-def host_time(function: Callable[[], object], calls: int = 30) -> float:
-    """Microseconds the host needs to issue a call, while the device may lag behind."""
-    function()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(calls):
-        function()
-    taken = time.perf_counter() - start
-    torch.cuda.synchronize()
-    return taken / calls * 1e6
-
-
-def operators(shape: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Tensor], list[Tensor]]]:
-    """Name, call and differentiated inputs of what is timed at a shape."""
-
-    def drawn(*sizes: int) -> Tensor:
-        return torch.randn(*sizes, device="cuda", dtype=torch.bfloat16).requires_grad_()
-
-    q, k, v = (drawn(*shape) for _ in range(3))
-    g = torch.nn.functional.logsigmoid(torch.randn(shape[:3], device="cuda")).requires_grad_()
-    yield "chunk_retention", lambda: chunk_retention(q, k, v)[0], [q, k, v]
-    yield "chunk_simple_gla, g", lambda: chunk_simple_gla(q, k, v, g)[0], [q, k, v, g]
-    plain = lambda: chunk_linear_attn(q, k, v, normalize=False)[0]  # noqa: E731
-    yield "chunk_linear_attn", plain, [q, k, v]
-
-
-def timed(
-    name: str, call: Callable[[], Tensor], inputs: list[Tensor], shape: tuple[int, ...]
-) -> Timing:
-    """Time one operator, forward alone and with backward."""
-    do = torch.randn_like(inputs[2])
-
-    def both() -> None:
-        torch.autograd.grad(call(), inputs, do)
-
-    with torch.no_grad():
-        call()
-        forward_ms, host_forward = bench(call), host_time(call)
-    both()
-    torch.cuda.synchronize()
-    held = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    both()
-    peak = (torch.cuda.max_memory_allocated() - held) / 2**20
-    return Timing(name, shape, forward_ms, bench(both), peak, host_forward, host_time(both))
-
-
-def decode(batch: int) -> dict[str, float]:
-    """One token of H = 32, K = V = 128 with a float32 state: device and host microseconds."""
-    q, k, v = (torch.randn(batch, 1, 32, 128, device="cuda", dtype=torch.bfloat16) for _ in "qkv")
-    g = torch.full((batch, 1, 32), -0.1, device="cuda")
-    state = torch.randn(batch, 32, 128, 128, device="cuda")
-
-    def step() -> object:
-        return fused_recurrent_simple_gla(q, k, v, g, initial_state=state, output_final_state=True)
-
-    with torch.no_grad():
-        step()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
-        return {
-            "batch": batch,
-            "device_us": bench(graph.replay) * 1e3,
-            "host_us": host_time(step, 200),
-        }
-
-
-def first_call() -> float:
-    """Seconds of the first forward and backward in a fresh process with an empty cache."""
-    program = (
-        "import time, torch; from fla_core.ops.retention import chunk_retention\n"
-        "x = [torch.randn(2, 8192, 16, 128, device='cuda', dtype=torch.bfloat16)"
-        ".requires_grad_() for _ in range(3)]\n"
-        "torch.cuda.synchronize(); t = time.perf_counter()\n"
-        "chunk_retention(*x)[0].sum().backward(); torch.cuda.synchronize()\n"
-        "print(time.perf_counter() - t)"
+def _started(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
-        run = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
-        )
-    return float(run.stdout) if run.returncode == 0 else float("nan")
+
+
+def sanitizer() -> str | None:
+    """Path of compute-sanitizer, wherever a toolkit or a wheel has put it."""
+    if found := shutil.which("compute-sanitizer"):
+        return found
+    places = [Path("/usr/local"), *(Path(p) / "nvidia" for p in sys.path if p)]
+    files = (f for place in places if place.exists() for f in place.rglob("compute-sanitizer"))
+    return next((str(f) for f in files if f.is_file() and os.access(f, os.X_OK)), None)
+
+
+def timed(options: argparse.Namespace, contracts: Iterable[str]) -> list[Row]:
+    """Time every call of the contracts and print a line each."""
+    bench = Bench(torch.device(options.device), first=options.first)
+    ours = provider("ours", options.plugin)
+    print(f"{'operator':30} {'shape':28} {'':6} {'ms':>8} {'graph':>7} {'host us':>7} {'MiB':>6}")
+    rows = []
+    for contract in contracts:
+        calls = [
+            (workload, direction)
+            for workload in workloads(contract, options.shapes, torch.bfloat16)
+            for direction in ("both", "fwd")
+        ]
+        if options.decode:
+            calls += [(workload, "decode") for workload in steps(contract, torch.bfloat16)]
+        for workload, direction in calls:
+            row = bench.run(workload, ours, direction)
+            rows.append(row)
+            _print(row)
+            if options.profile and row.status == "ok":
+                profile(workload, direction, bench.device, options.plugin)
+    return rows
+
+
+def _print(row: Row) -> None:
+    figures = (row.ms, row.graph_ms, row.host_us, row.peak_mib)
+    forms = ("{:8.3f}", "{:7.3f}", "{:7.0f}", "{:6.0f}")
+    told = " ".join(
+        " " * len(form.format(0.0)) if x is None else form.format(x)
+        for form, x in zip(forms, figures, strict=True)
+    )
+    worst = max(row.errors.values(), default=0.0)
+    first = "" if row.first_s is None else f"first {row.first_s:.1f} s"
+    trouble = row.text.splitlines()[0][:160] if row.text else ""
+    head = f"{row.title:30} {row.shape_text:28} {row.direction:6}"
+    status = "" if row.status == "ok" else f"{row.status}: {trouble}"
+    print(f"{head} {told}  off by {worst:.2f} {first} {status}".rstrip(), flush=True)
+
+
+def profile(
+    workload: Workload, direction: str, device: torch.device, plugin: str, runs: int = 5
+) -> None:
+    """Print what each kernel of a call takes on the device."""
+    problem = workload.make(device, direction == "both")
+    call = step(problem, provider("ours", plugin).bound(workload.recipe, problem))
+    call()
+    kind = torch.profiler.ProfilerActivity
+    kinds = [kind.CPU] if device.type == "cpu" else [kind.CUDA]
+    with torch.profiler.profile(activities=kinds) as seen:
+        for _ in range(runs):
+            call()
+        if device.type != "cpu":
+            torch.cuda.synchronize(device)
+    on_device = device.type != "cpu"
+    taken = sorted(
+        (
+            ((e.device_time_total if on_device else e.self_cpu_time_total) / runs, e.count, e.key)
+            for e in seen.key_averages()
+        ),
+        reverse=True,
+    )
+    for microseconds, count, name in taken[:14]:
+        print(f"      {microseconds:8.1f} us  {count / runs:4.1f}x  {name[:70]}")
 
 
 def main() -> int:
-    """Check, then time."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--budget", default="ci")
+    """Check, prove, time."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--ops", nargs="+", default=["*"])
+    parser.add_argument("--plugin", default="cuda")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--budget", default="ci", help="of the grid, or none")
     parser.add_argument("--workers", type=int, default=14)
-    parser.add_argument("--worker", type=int)
+    parser.add_argument("--failures", type=int, default=12, help="shown for each contract")
+    parser.add_argument("--shapes", nargs="*", default=["main"], choices=[*SHAPES, "all"])
+    parser.add_argument("--proofs", nargs="*", default=[])
+    parser.add_argument("--decode", action="store_true")
+    parser.add_argument("--first", action="store_true", help="first calls, nothing compiled")
+    parser.add_argument("--profile", action="store_true", help="device time of each kernel")
+    parser.add_argument("--anyway", action="store_true", help="time what did not pass the grid too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if options.worker is not None:
-        return check(options.budget, options.worker, options.workers)
-    if options.budget != "none" and not check_in_parallel(options.budget, options.workers):
-        print("not timed: a case did not pass")
-        return 1
-    print("operator             shape                     fwd ms  both ms  MiB   host us")
-    timings = []
-    for shape in SHAPES:
-        for name, call, inputs in operators(shape):
-            t = timed(name, call, inputs, shape)
-            timings.append(t)
-            print(
-                f"{name:20} {shape!s:25} {t.forward_ms:6.3f} {t.both_ms:8.3f} {t.peak_mib:5.0f}"
-                f" {t.host_forward_us:5.0f} {t.host_both_us:5.0f}",
-                flush=True,
-            )
-    steps = [decode(batch) for batch in (1, 64)]
-    first = first_call()
-    print(f"decode {steps}\nfirst forward and backward, empty cache: {first:.1f} s")
+    if "all" in options.shapes:
+        options.shapes = list(SHAPES)
+    found = chosen(options.plugin, options.device, options.ops)
+    contracts = list(dict.fromkeys(target.declaration.contract for target in found))
+    if not contracts:
+        parser.error(f"--ops {' '.join(options.ops)}: {options.plugin} declares no such operator")
+    green = check(options, contracts)
+    going = [contract for contract in contracts if green[contract] or options.anyway]
+    held = prove(options, going) if options.proofs else True
+    rows = timed(options, going) if options.shapes or options.decode else []
     if options.json is not None:
-        found = {"timings": list(map(asdict, timings)), "decode": steps, "first_call_s": first}
-        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    return 0
+        told = document(rows, machine(torch.device(options.device)), checked=green)
+        options.json.write_text(json.dumps(told, indent=1), encoding="utf-8")
+    if left := [contract for contract in contracts if contract not in going]:
+        print(f"neither proven nor timed, since a case did not pass: {', '.join(left)}")
+    right = all(green.values()) and held and all(row.status == "ok" for row in rows)
+    return 0 if right else 1
 
 
 if __name__ == "__main__":

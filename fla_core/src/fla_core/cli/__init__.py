@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typer
 
-from fla_core.cli import backends, doctor, explain, new_plugin, selfcheck, warmup
+from fla_core.cli import backends, bench, doctor, explain, new_plugin, selfcheck, warmup
 from fla_core.cli._group import Group
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ for command in (
     explain.explain,
     selfcheck.selfcheck,
     warmup.warmup,
+    bench.bench,
     new_plugin.new_plugin,
 ):
     app.command()(command)

@@ -20,6 +20,7 @@ from fla_core.cli.calls.bench import recipes
 from fla_core.cli.calls.bench.workload import Workload
 
 if TYPE_CHECKING:
+    from fla_core.cli.calls.bench.anchor import Anchor
     from fla_core.cli.calls.bench.providers import Provider
 
 CACHES = ("TRITON_CACHE_DIR", "TILELANG_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
@@ -30,7 +31,7 @@ LIMIT = 600.0
 
 
 def first_call(
-    workload: Workload, provider: Provider, direction: str, device: torch.device
+    workload: Workload, provider: Provider | Anchor, direction: str, device: torch.device
 ) -> float | None:
     """Seconds of the first call in a fresh process; None when that process failed."""
     recipe = workload.recipe
@@ -60,18 +61,21 @@ def first_call(
 
 def measure(asked: Mapping[str, Any]) -> float:
     """Draw the tensors, then time one call."""
-    from fla_core.cli.calls.bench.providers import provider
+    from fla_core.cli.calls.bench import anchor
     from fla_core.cli.calls.bench.runner import first_tensor
 
     operator, direction = asked["operator"], asked["direction"]
-    if direction == "decode":
+    who = anchor.find(asked["provider"], asked["backend"])
+    if isinstance(who, anchor.Anchor):
+        recipe = anchor.RECIPE
+    elif direction == "decode":
         recipe = recipes.stepped(operator)
     else:
         (recipe,) = recipes.find(operator, asked["variant"])
     lengths = None if asked["lengths"] is None else tuple(asked["lengths"])
     dtype, device = getattr(torch, asked["dtype"]), torch.device(asked["device"])
     problem = Workload(recipe, asked["sizes"], lengths, dtype).make(device, direction == "both")
-    call = provider(asked["provider"], asked["backend"]).bound(recipe, problem)
+    call = who.bound(recipe, problem)
     _wait(device)
     start = time.perf_counter()
     with torch.set_grad_enabled(bool(problem.trained)):

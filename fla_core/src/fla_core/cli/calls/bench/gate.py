@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fla_core.cli.calls import measure
 from fla_core.cli.calls.bench.workload import Workload, slice_of, sliced
-from fla_core.cli.calls.problem import Problem
+from fla_core.cli.calls.problem import CPU, Problem
 
 SMALL_TOKENS = 80
 """One chunk of 64 and a part of the next."""
@@ -53,15 +53,19 @@ class Golds:
     def __init__(self) -> None:
         self._known: dict[object, measure.Gold] = {}
 
-    def small(self, workload: Workload, problem: Problem) -> measure.Gold:
-        """Answers to a small call, token by token."""
+    def small(
+        self, workload: Workload, problem: Problem, definition: measure.Evaluate
+    ) -> measure.Gold:
+        """Answers to a small call."""
         key = ("small", workload.recipe.title, workload.text, workload.dtype)
-        return self._of(key, problem, measure.by_token, torch.device("cpu"))
+        return self._of(key, problem, definition, CPU)
 
-    def slice(self, workload: Workload, problem: Problem) -> measure.Gold:
+    def slice(
+        self, workload: Workload, problem: Problem, definition: measure.Evaluate
+    ) -> measure.Gold:
         """Answers to a slice of a timed call, on the device where that computes in float64."""
         key = ("slice", workload.recipe.title, workload.text, workload.dtype)
-        return self._of(key, problem, measure.by_chunks, problem.device)
+        return self._of(key, problem, definition, problem.device)
 
     def _of(
         self, key: object, problem: Problem, evaluate: measure.Evaluate, device: torch.device
@@ -79,6 +83,7 @@ def check(
     timed: Problem,
     function: Function,
     golds: Golds,
+    definitions: tuple[measure.Evaluate, measure.Evaluate] = (measure.by_token, measure.by_chunks),
 ) -> Verdict:
     """Compare a function with the definition.
 
@@ -87,18 +92,19 @@ def check(
         timed: its tensors; gradients are compared if they require them.
         function: calls the implementation.
         golds: what is known already.
+        definitions: what is right, of the small calls and of the slice.
     """
     grad, device = bool(timed.trained), timed.device
     errors, failures, bound = dict[str, float](), [], 0.0
     for case, small in _small(workload).items():
         problem = small.make(device, grad)
-        right = golds.small(small, problem)
+        right = golds.small(small, problem, definitions[0])
         answers = differentiated(problem, function, right.cotangents)
         found = {n: measure.error(problem, n, x, right) for n, x in _judged(problem, answers)}
         errors[case], bound = max(found.values()), max(bound, measure.bound(problem))
         failures += _failures(case, found, measure.bound(problem))
     part = slice_of(timed)
-    right = golds.slice(workload, part)
+    right = golds.slice(workload, part, definitions[1])
     answers = differentiated(timed, function, _spread(timed, function, right.cotangents))
     own = {n: x for n, x in _judged(timed, answers) if not _summed(timed, n)}
     found = {n: measure.error(part, n, sliced(timed, n, x), right) for n, x in own.items()}

@@ -11,6 +11,7 @@ from typing import Any
 import importlib_metadata
 
 from fla_core import ops
+from fla_core.cli.calls import measure
 from fla_core.cli.calls.bench.recipes import Recipe
 from fla_core.cli.calls.bench.workload import keywords, outputs_of
 from fla_core.cli.calls.problem import Problem
@@ -73,6 +74,15 @@ class Provider:
         if self.ours:
             given["backend"] = self.backend
         return lambda: operator(**given)
+
+    def shown(self, recipe: Recipe) -> str:
+        """What stands for the implementation where none was witnessed."""
+        return f"{self.root.__name__}.{recipe.operator}"
+
+    @property
+    def definitions(self) -> tuple[measure.Evaluate, measure.Evaluate]:
+        """What is right, of a small call and of a slice of a large one."""
+        return measure.by_token, measure.by_chunks
 
 
 def provider(name: str, backend: str | None = None) -> Provider:

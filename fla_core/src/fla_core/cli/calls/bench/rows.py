@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,17 @@ def machine(device: torch.device) -> dict[str, str]:
     }
 
 
+def described(host: Mapping[str, str]) -> str:
+    """``NVIDIA H200, torch 2.11.0, triton 3.6.0``."""
+    named = (f"{name} {host[name]}" for name in ("torch", "triton") if name in host)
+    return ", ".join((host.get("device", "unknown device"), *named))
+
+
+def text(data: Mapping[str, Any]) -> str:
+    """A document as it is written into files."""
+    return json.dumps(data, indent=1) + "\n"
+
+
 def document(rows: Sequence[Row], host: Mapping[str, str], **more: Any) -> dict[str, Any]:
     """Everything as one JSON document."""
     return {
@@ -132,9 +143,17 @@ class Stored:
 
     @property
     def environment(self) -> str:
-        """``NVIDIA H200, torch 2.11.0, triton 3.6.0``."""
-        named = (f"{name} {self.host[name]}" for name in ("torch", "triton") if name in self.host)
-        return ", ".join((self.host.get("device", "unknown device"), *named))
+        """Where they were taken."""
+        return described(self.host)
+
+    def renamed(self) -> list[Row]:
+        """The rows, their provider told apart from those that are timed now."""
+        return [replace(row, provider=f"{row.provider} (stored)") for row in self.rows]
+
+
+def parse(name: str, data: Mapping[str, Any]) -> Stored:
+    """Read a document that is at hand."""
+    return Stored(name, data["taken"], data["host"], tuple(map(Row.of, data["rows"])))
 
 
 def read(path: Path) -> Stored:
@@ -143,24 +162,15 @@ def read(path: Path) -> Stored:
     Raises:
         ContractError: the file is not there or is no such document.
     """
-    expected = f"a file that bench --json wrote ({SCHEMA})"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
             raise ValueError(f"schema {data['schema']!r}")
-        rows = tuple(map(Row.of, data["rows"]))
-        return Stored(path.name, data["taken"], data["host"], rows)
+        return parse(path.name, data)
     except (OSError, ValueError, KeyError, TypeError) as error:
+        expected = f"a file that bench wrote ({SCHEMA})"
         got = f"{path}: {type(error).__name__}: {error}"
         raise ContractError("bench", "file", expected, got) from None
-
-
-def by_call(rows: Iterable[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    """Rows of the same call together, in the order in which each call first appears."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.key, []).append(row)
-    return found
 
 
 def _version(distribution: str) -> str:

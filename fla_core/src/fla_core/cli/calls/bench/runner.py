@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fla_core.cli.calls.bench import fresh, timers
+from fla_core.cli.calls.bench import anchor, fresh, timers
+from fla_core.cli.calls.bench.anchor import Anchor
 from fla_core.cli.calls.bench.gate import Golds, check
 from fla_core.cli.calls.bench.providers import NotOffered, Provider
 from fla_core.cli.calls.bench.rows import Row
@@ -35,7 +36,7 @@ class Bench:
     first: bool = False
     golds: Golds = field(default_factory=Golds)
 
-    def run(self, workload: Workload, provider: Provider, direction: str) -> Row:
+    def run(self, workload: Workload, provider: Provider | Anchor, direction: str) -> Row:
         """Check a call and, if it is right, time it."""
         row = blank(workload, provider.name, provider.version, direction)
         try:
@@ -50,16 +51,14 @@ class Bench:
             row.status, row.text = "error", f"{type(error).__name__}: {error}"
         return row
 
-    def _fill(self, row: Row, workload: Workload, provider: Provider) -> None:
+    def _fill(self, row: Row, workload: Workload, provider: Provider | Anchor) -> None:
         problem = workload.make(self.device, row.direction == "both")
         function = provider.function(workload.recipe, problem)
         with witness() as events:
-            verdict = check(workload, problem, function, self.golds)
+            verdict = check(workload, problem, function, self.golds, provider.definitions)
             plans = dict.fromkeys(e["plan"] for e in events() if e["event"] == "call")
         row.errors, row.bound = verdict.errors, verdict.bound
-        row.implementation = ", ".join(plans)
-        if not provider.ours:
-            row.implementation = f"{provider.root.__name__}.{workload.recipe.operator}"
+        row.implementation = ", ".join(plans) if provider.ours else provider.shown(workload.recipe)
         several = len({plan.partition(" ")[0] for plan in plans}) > 1
         if several or not verdict.green:
             row.status = "wrong"
@@ -68,7 +67,9 @@ class Bench:
         self._time(row, provider, workload, problem)
         row.status = "ok"
 
-    def _time(self, row: Row, provider: Provider, workload: Workload, problem: Problem) -> None:
+    def _time(
+        self, row: Row, provider: Provider | Anchor, workload: Workload, problem: Problem
+    ) -> None:
         call = step(problem, provider.bound(workload.recipe, problem))
         device = self.device
         row.ms = timers.milliseconds(call, device, self.budget)
@@ -83,9 +84,9 @@ class Bench:
 def blank(workload: Workload, provider: str, version: str, direction: str) -> Row:
     """A row without figures."""
     recipe = workload.recipe
+    named = (recipe.operator, "" if direction == "decode" else recipe.variant)
     return Row(
-        recipe.operator,
-        "" if direction == "decode" else recipe.variant,
+        *((anchor.NAME, "") if recipe is anchor.RECIPE else named),
         provider,
         version,
         dict(workload.sizes),

@@ -1,0 +1,177 @@
+"""What must hold of an operator beside its numbers, one operator a process.
+
+    python proofs.py CONTRACT [--device cuda:0] [--only lengths,repeat,capture]
+    python proofs.py CONTRACT --only odd        under compute-sanitizer --tool memcheck
+
+``lengths``: 50 random lengths compile nothing new after the first few. Needs an empty
+TRITON_CACHE_DIR, in which what was compiled is counted. ``repeat``: 50 runs give the same bits.
+``capture``: a captured graph, replayed on other inputs, gives the bits of an eager call. ``odd``:
+sizes that no tile divides, for a memory checker to watch.
+"""
+
+# ruff: noqa: T201
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from calls import timed_recipes
+from torch import Tensor
+
+from fla_core.cli.calls.bench import recipes
+from fla_core.cli.calls.bench.providers import provider
+from fla_core.cli.calls.bench.recipes import Recipe
+from fla_core.cli.calls.bench.runner import first_tensor
+from fla_core.cli.calls.bench.workload import Workload
+from fla_core.cli.calls.problem import Problem
+from fla_core.contracts import CONTRACTS
+
+RUNS = 50
+FEW = 12
+"""Lengths after which nothing new may be compiled: short and long, packed and not, cut or whole."""
+
+ODD = ((2, 1, 1, 17, 33), (1, 65, 3, 60, 100), (1, 200, 2, 128, 128), (2, 130, 1, 3, 8))
+
+
+def tensors(problem: Problem, recipe: Recipe, gradients: bool) -> list[Tensor]:
+    """Every output, and every gradient if asked for."""
+    call = provider("ours").bound(recipe, problem)
+    with torch.set_grad_enabled(gradients):
+        o = first_tensor(call())
+    if not gradients:
+        return [o]
+    leaves = [problem.present[name] for name in sorted(problem.trained)]
+    weight = torch.sin(torch.arange(o.numel(), device=o.device)).view(o.shape).to(o.dtype)
+    return [o.detach(), *torch.autograd.grad(o, leaves, weight)]
+
+
+def shaped(recipe: Recipe, device: torch.device, *sizes: int, packed: int = 0) -> Problem:
+    """A problem of ``B T H K V``."""
+    named = dict(zip(("B", "T", "H", "K", "V"), sizes, strict=True))
+    named["HV"] = named["H"]
+    lengths = recipes.mixed_lengths(named["T"], packed) if packed else None
+    return Workload(recipe, named, lengths, torch.bfloat16).make(device, grad=True)
+
+
+def lengths(recipe: Recipe, device: torch.device) -> str:
+    """Count the kernels that each of 50 random lengths compiles."""
+    draw, compiled = random.Random(0), []
+    for index in range(RUNS):
+        tokens = draw.choice(
+            (draw.randint(1, 64), draw.randint(65, 4096), draw.randint(4097, 9999))
+        )
+        packed = min(tokens, draw.randint(1, 9)) if index % 2 else 0
+        tensors(shaped(recipe, device, 1, tokens, 2, 128, 128, packed=packed), recipe, True)
+        compiled.append(_compiled())
+    late = compiled[-1] - compiled[FEW - 1]
+    grew = [i + 1 for i in range(RUNS) if compiled[i] > (compiled[i - 1] if i else 0)]
+    text = f"{compiled[-1]} kernels, {late} of them after {FEW} lengths; compiled by lengths {grew}"
+    return text if not late else f"FAIL {text}"
+
+
+def _compiled() -> int:
+    return sum(1 for _ in Path(os.environ["TRITON_CACHE_DIR"]).rglob("*.cubin"))
+
+
+def repeat(recipe: Recipe, device: torch.device) -> str:
+    """Compare the bits of 50 runs."""
+    for packed in (0, 5):
+        problem = shaped(recipe, device, 1, 2100, 4, 128, 128, packed=packed)
+        first = tensors(problem, recipe, True)
+        for run in range(1, RUNS):
+            again = tensors(problem, recipe, True)
+            differ = [i for i, (a, b) in enumerate(zip(first, again, strict=True)) if _differ(a, b)]
+            if differ:
+                return f"FAIL run {run} differs in tensors {differ} (packed {packed})"
+    return f"{RUNS} runs bitwise equal, dense and packed"
+
+
+def capture(recipe: Recipe, device: torch.device) -> str:
+    """Replay captured graphs on other inputs and compare with eager calls."""
+    if device.type != "cuda":
+        return "no graphs on this device"
+    for gradients in (False, True):
+        problem = shaped(recipe, device, 2, 1000, 2, 128, 128)
+        other = shaped(recipe, device, 2, 1000, 2, 128, 128)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                tensors(problem, recipe, gradients)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = tensors(problem, recipe, gradients)
+        with torch.no_grad():
+            for name, x in problem.present.items():
+                # Gates stay negative and strengths positive.
+                other.present[name].copy_(0.5 * x.flip(0))
+                x.copy_(other.present[name])
+        graph.replay()
+        torch.cuda.synchronize()
+        eager = tensors(other, recipe, gradients)
+        differ = [i for i, (a, b) in enumerate(zip(captured, eager, strict=True)) if _differ(a, b)]
+        if differ:
+            return f"FAIL gradients={gradients}: replay differs in tensors {differ}"
+    return "forward and backward replayed, bitwise equal to eager calls"
+
+
+def odd(recipe: Recipe, device: torch.device) -> str:
+    """Run sizes that no tile divides."""
+    for sizes in ODD:
+        for packed in (0, 3):
+            if packed and (sizes[0] > 1 or sizes[1] < packed):
+                continue
+            tensors(shaped(recipe, device, *sizes, packed=packed), recipe, True)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return f"{len(ODD)} odd shapes ran"
+
+
+def _differ(a: Tensor, b: Tensor) -> bool:
+    return not torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
+
+
+PROOFS: dict[str, Callable[[Recipe, torch.device], str]] = {
+    "lengths": lengths,
+    "repeat": repeat,
+    "capture": capture,
+    "odd": odd,
+}
+
+
+def proven(contract: str, device: torch.device, only: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Operator, proof and what came of it. Whatever is raised is a failure."""
+    for recipe in timed_recipes(contract):
+        for name in only:
+            try:
+                yield recipe.title, name, PROOFS[name](recipe, device)
+            except Exception as error:
+                text = str(error).splitlines()[0][:200] if str(error) else ""
+                yield recipe.title, name, f"FAIL {type(error).__name__}: {text}"
+
+
+def main() -> int:
+    """Prove what is asked for; 1 when something failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("contract", choices=list(CONTRACTS))
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--only", default="lengths,repeat,capture")
+    options = parser.parse_args()
+    failed = False
+    for title, name, text in proven(
+        options.contract, torch.device(options.device), options.only.split(",")
+    ):
+        failed |= text.startswith("FAIL")
+        print(f"{title:28} {name:8} {text}", flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
