@@ -61,6 +61,8 @@ def shaped(recipe: Recipe, device: torch.device, *sizes: int, packed: int = 0) -
 
 def lengths(recipe: Recipe, device: torch.device) -> str:
     """Count the kernels that each of 50 random lengths compiles."""
+    if device.type != "cuda":
+        return "nothing is compiled for this device"
     draw, compiled = random.Random(0), []
     for index in range(RUNS):
         tokens = draw.choice(
@@ -69,6 +71,8 @@ def lengths(recipe: Recipe, device: torch.device) -> str:
         packed = min(tokens, draw.randint(1, 9)) if index % 2 else 0
         tensors(shaped(recipe, device, 1, tokens, 2, 128, 128, packed=packed), recipe, True)
         compiled.append(_compiled())
+    if not compiled[-1]:
+        return "FAIL nothing was compiled into TRITON_CACHE_DIR, so nothing was counted"
     late = compiled[-1] - compiled[FEW - 1]
     grew = [i + 1 for i in range(RUNS) if compiled[i] > (compiled[i - 1] if i else 0)]
     text = f"{compiled[-1]} kernels, {late} of them after {FEW} lengths; compiled by lengths {grew}"
