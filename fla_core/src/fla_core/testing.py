@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from types import ModuleType
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import ClassVar
 
 from fla_core.dispatch.explain import explain
@@ -20,6 +24,32 @@ def toolchains_loaded_by(module: str) -> list[str]:
     if run.returncode:
         raise ImportError(f"importing {module} failed: {run.stderr}")
     return sorted(TOOLCHAINS.intersection(run.stdout.split()))
+
+
+def calls_made_by(package: str, step: Callable[[], object]) -> int:
+    """How many functions, of Python and of C, the code of a package calls while a step runs.
+
+    The work of the host in a unit that neither a machine nor its load changes. The step runs a few
+    times first, so that what is done once does not count.
+    """
+    folder = str(Path(str(find_spec(package).origin)).parent) + os.sep  # type: ignore[union-attr]
+    made = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal made
+        caller = frame.f_back if event == "call" else frame
+        inside = caller is not None and caller.f_code.co_filename.startswith(folder)
+        made += inside and event in ("call", "c_call")
+
+    for _ in range(3):
+        step()
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        step()
+    finally:
+        sys.setprofile(before)
+    return made
 
 
 class PluginChecks:
