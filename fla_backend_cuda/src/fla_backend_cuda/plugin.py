@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from fla_core.domain import AxisRange
 from fla_core.plugins import Backend, Implementation, Probe, Validity, detect, hookimpl
 from fla_triton import declared
 
@@ -18,6 +20,9 @@ CARD = Backend(
 SEEN = ("simple_gla", "linear_attn")
 """Contracts whose kernels were run on hardware, and were right there, in both directions."""
 
+HOPPER = {"delta_rule": "delta", "gated_delta_rule": "delta"}
+"""Contracts with kernels of their own for Hopper, and what serves them."""
+
 RUN_ON = ("sm90",)
 DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 
@@ -31,12 +36,33 @@ def fla_backend() -> Backend:
 @hookimpl
 def fla_implementations() -> Iterable[Implementation]:
     """Return an implementation for each contract that the portable kernels serve."""
-    return declared.implementations("fla_backend_cuda.kernels", RUN_ON)
+    portable = tuple(declared.implementations("fla_backend_cuda.kernels", RUN_ON))
+    yield from filter(None, map(_on_hopper, portable))
+    yield from portable
+
+
+def _on_hopper(portable: Implementation) -> Implementation | None:
+    """The same function with Hopper's own kernels, where there are any."""
+    if portable.contract not in HOPPER:
+        return None
+    axes = {"K": AxisRange(choices=(64, 128)), "V": AxisRange(64, 512, 64)}
+    domain = replace(portable.domain, dtypes=("float16", "bfloat16"), axes=axes)
+    served = f"fla_backend_cuda.hopper.served:{HOPPER[portable.contract]}"
+    return replace(
+        portable,
+        variant="hopper",
+        forward=f"{served}.forward",
+        backward=f"{served}.backward",
+        domain=domain,
+        arch=("sm90",),
+    )
 
 
 @hookimpl
 def fla_validity() -> Iterable[Validity]:
     """Return which compilers the kernels ran under."""
+    old = "written for Gluon as of triton 3.6"
+    yield Validity("cuda:*#hopper", "*", "*", "triton<3.6", "denied", old)
     for contract in SEEN:
         name = f"cuda:{contract}#*"
         yield Validity(name, "*", "sm90", "triton>=3.6,<3.7", "ok", "run on one H200")

@@ -118,7 +118,6 @@ class ChannelStages(Stages):
         b, w = call.get("b"), call.get("w")
         dstart = new_state(call, self.problem) if "initial_state" in needs else None
         dv_new = torch.empty_like(v)
-        self._over_chunks("local", scored_dv, (errors.scores, do, dv_new), ())
         dstates = self._reverse(errors, do, dv_new, dlast, dstart)
         # Nothing reads w and the decayed k any more: what is as large takes their places.
         dq, dk, dv = errors.w, errors.k, torch.empty_like(v)
@@ -158,3 +157,8 @@ class ChannelStages(Stages):
         found = {"q": dq, "k": dk, "v": dv, "g": dg, "initial_state": dstart}
         strengths = {"beta": derase} if b is None else {"b": derase, "w": dwrite}
         return {**found, **strengths}
+
+    def _local_dv(self, errors: Errors, do: Tensor, dv: Tensor) -> None:
+        """What a chunk's own outputs ask of its errors, from the scores."""
+        assert isinstance(errors, ScoredErrors)
+        self._over_chunks("local", scored_dv, (errors.scores, do, dv), ())

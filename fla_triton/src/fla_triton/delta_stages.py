@@ -29,7 +29,8 @@ class Errors:
 
     Attributes:
         q, k: as the passes over time read them, ``[B, T, H, K]``.
-        w: what a chunk's errors read of its state, ``[B, T, H, K]``.
+        w: what a chunk's errors read of its state, ``[B, T, H, K]``; None where they are solved for
+            on the way.
         u: errors without a state, ``[B, T, H, V]``; the pass over time turns them into ``v_new``.
         inverse: of each chunk's triangular system, ``[B, T, H, C]``; None where nobody asks.
         since, into: decays from the chunk's start and to its end, ``[B, T, H]``; None without.
@@ -38,7 +39,7 @@ class Errors:
 
     q: Tensor
     k: Tensor
-    w: Tensor
+    w: Tensor | None
     u: Tensor
     inverse: Tensor | None
     since: Tensor | None
@@ -96,7 +97,7 @@ class Stages:
         """Outputs from one pass over time, which forms each chunk's errors on its way."""
         call, start = self.call, start_of(self.call)
         inverse, scores = self._square(), self._square()
-        decays = self._prepare(None, None, inverse, scores)
+        decays = self._prepare(None, None, inverse, scores, fold=True)
         operands = (call.q, call.k, call.v, None, inverse, scores, *decays, start, o, last)
         self._run(
             "fused",
@@ -109,9 +110,14 @@ class Stages:
         )
 
     def _prepare(
-        self, w: Tensor | None, u: Tensor | None, inverse: Tensor | None, scores: Tensor | None
+        self,
+        w: Tensor | None,
+        u: Tensor | None,
+        inverse: Tensor | None,
+        scores: Tensor | None,
+        fold: bool = False,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Fill what there is room for; the decays of tokens and chunks come with it."""
+        """Fill what there is room for, ``fold`` with beta in the inverse; decays come with it."""
         call, heads = self.call, self.problem.heads
         q, k, v, g = call.q, call.k, call.v, call.get("g")
         since = into = totals = None
@@ -127,7 +133,7 @@ class Stages:
             WITH_ERRORS=w is not None,
             WITH_INVERSE=inverse is not None,
             WITH_SCORES=scores is not None,
-            FOLD=w is None,
+            FOLD=fold,
         )
         return since, into, totals
 
@@ -193,10 +199,10 @@ class Stages:
         spans = float32(q, self.count, 2, self.problem.heads) if gated else None
 
         dv = torch.empty_like(v)
-        self._over_chunks("local", local_dv, (q, k, g, do, dv), (call.scale,))
         dstates = self._reverse(errors, do, dv, dlast, dstart)
         # Nothing reads w any more: what is as large takes its place.
-        dq, dk = errors.w, torch.empty_like(k)
+        dq = torch.empty_like(q) if errors.w is None else errors.w
+        dk = torch.empty_like(k)
         self._over_chunks(
             "gradients",
             chunk_gradients,
@@ -237,9 +243,10 @@ class Stages:
     def _reverse(
         self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
     ) -> Tensor:
-        """Run back over time: the gradient of the state after each chunk; dv becomes ``dv_new``."""
+        """Run back over time: the gradient of the state after each chunk; dv takes ``dv_new``."""
         call = self.call
         dstates = self._room_for_states()
+        self._local_dv(errors, do, dv)
         self._run(
             "reverse",
             delta_state_gradients,
@@ -266,6 +273,12 @@ class Stages:
             HAS_DSTART=dstart is not None,
         )
         return dstates
+
+    def _local_dv(self, errors: Errors, do: Tensor, dv: Tensor) -> None:
+        """What a chunk's own outputs ask of its errors."""
+        call = self.call
+        operands = (call.q, call.k, call.get("g"), do, dv)
+        self._over_chunks("local", local_dv, operands, (call.scale,))
 
     def _room_for_states(self) -> Tensor:
         problem = self.problem

@@ -98,6 +98,7 @@ def launch(
     constants: Mapping[str, Any],
     warps: int,
     stages: int,
+    registers: int | None = None,
 ) -> Ready | None:
     """Run a kernel on the current device and stream.
 
@@ -107,6 +108,7 @@ def launch(
         arguments: what comes before the constants, in order; the first is a tensor.
         constants: ``tl.constexpr`` parameters by name.
         warps, stages: of a program.
+        registers: of a thread, where warps have roles and share them out themselves.
 
     Returns:
         what ran, None if nothing did or it was interpreted.
@@ -121,6 +123,7 @@ def launch(
         arguments[0].device,
         warps,
         stages,
+        registers,
         *constants.values(),
         *map(_kind, arguments),
     )
@@ -129,7 +132,10 @@ def launch(
         ready.launch(grid, arguments)
         return ready
     _refuse_capture(kernel, arguments[0])
-    compiled = kernel[(grid,)](*arguments, **constants, num_warps=warps, num_stages=stages)
+    told = {"num_warps": warps, "num_stages": stages}
+    if registers is not None:
+        told["maxnreg"] = registers
+    compiled = kernel[(grid,)](*arguments, **constants, **told)
     if compiled is None:  # the interpreter compiles nothing
         return None
     names = kernel.arg_names[len(arguments) :]

@@ -1,0 +1,1 @@
+"""Kernels written for Hopper's warpgroups, in Gluon."""

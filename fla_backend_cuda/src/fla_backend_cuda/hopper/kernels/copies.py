@@ -1,0 +1,40 @@
+"""Copies into shared memory by a warpgroup of four warps, rows beyond a sequence filled with zeros.
+
+Plain asynchronous copies, not the tensor memory accelerator: packed sequences end anywhere, and
+what lies behind one belongs to the next.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import async_copy
+
+
+@gluon.jit
+def sequence_at(cu, n, T, VARLEN: gl.constexpr):
+    """First row (int64) and length of sequence ``n``."""
+    if VARLEN:
+        first = gl.load(cu + n).to(gl.int64)
+        length = (gl.load(cu + n + 1).to(gl.int64) - first).to(gl.int32)
+    else:
+        first = n.to(gl.int64) * T
+        length = T
+    return first, length
+
+
+@gluon.jit
+def copy_tile(target, source, left, stride: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr):
+    """Start copying ``[ROWS, D]`` elements of 16 bits, of which ``left`` rows are there."""
+    across: gl.constexpr = D // 8
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // across, across], [4, 1], [1, 0])
+    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+    columns = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
+    places = source + rows[:, None] * stride + columns[None, :]
+    async_copy.async_copy_global_to_shared(target, places, mask=(rows < left)[:, None])
+
+
+@gluon.jit
+def copy_steps(target, source, left, stride: gl.constexpr, STEPS: gl.constexpr):
+    """Start copying one float32 a token."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    steps = gl.arange(0, STEPS, layout=layout)
+    async_copy.async_copy_global_to_shared(target, source + steps * stride, mask=steps < left)
