@@ -1,10 +1,11 @@
 """What the core adds to a call: a hit in the plans, and a whole public operator.
 
-Usage: ``python dispatch_overhead.py [--repeat N]``. Prints nanoseconds a call, the best of N short
-runs, beside the limits of 2 microseconds for a hit and of 8 for an operator without gradients. An
-operator is called with one token, on an implementation that returns what it has at hand; calling
-that implementation directly is subtracted. With gradients the node of autograd is part of the
-figure, for which there is no limit.
+Usage: ``python dispatch_overhead.py [--repeat N] [--device cuda]``. Prints nanoseconds a call, the
+best of N short runs, beside the limits of 2 microseconds for a hit, of 8 for an operator without
+gradients and of 100 for one with them. An operator is called with one token, on an implementation
+that returns what it has at hand; calling that implementation directly is subtracted. With gradients
+what is subtracted is a bare autograd node around the same implementation, whose own time stands in
+a row before. Runs of both take turns, so that a load on the machine disturbs both alike.
 """
 
 from __future__ import annotations
@@ -27,27 +28,30 @@ from fla_core.dispatch.runtime import sandbox
 from fla_core.domain import FLOATS, AxisRange, Domain
 from fla_core.ops.kda import chunk_kda
 from fla_core.ops.simple_gla import chunk_simple_gla
-from fla_core.plugins import Backend, Implementation, hookimpl
+from fla_core.plugins import Backend, Implementation, Probe, hookimpl
 from fla_core.plugins.discover import in_memory
 
 PLAN_LIMIT = 2000.0
 OPERATOR_LIMIT = 8000.0
+TRAINING_LIMIT = 100000.0
 LOOPS = 20
 """Few, so that some runs end before the system lets another process in."""
 
-OUTPUT = torch.zeros(1, 1, 1, 16)
+outputs: dict[torch.device, torch.Tensor] = {}
 OPERATORS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "chunk_kda": ("kda", chunk_kda),
     "chunk_simple_gla": ("simple_gla", chunk_simple_gla),
 }
 
 
-def null_forward(call: object, save: bool) -> object:
+def null_forward(call: Call, save: bool) -> tuple[tuple[torch.Tensor], tuple[()]]:
     """Return an output that is there already."""
-    return (OUTPUT,), ()
+    return (outputs[call.tensors["q"].device],), ()  # type: ignore[union-attr]
 
 
-def null_backward(call: Call, residuals: object, grads: object, needs: frozenset[str]) -> object:
+def null_backward(
+    call: Call, residuals: object, grads: object, needs: frozenset[str]
+) -> dict[str, torch.Tensor]:
     """Return gradients that cost as little as any can: autograd wants them to be its own."""
     return {name: torch.empty_like(call.tensors[name]) for name in needs}
 
@@ -60,7 +64,7 @@ def plugin() -> ModuleType:
 
     @hookimpl
     def fla_backend() -> Backend:
-        return Backend("narrow", ("cpu",), "torch")
+        return Backend("narrow", ("cpu", "cuda"), "torch")
 
     @hookimpl
     def fla_implementations() -> list[Implementation]:
@@ -77,6 +81,11 @@ def plugin() -> ModuleType:
             for contract in ("kda", "simple_gla")
         ]
 
+    @hookimpl
+    def fla_probe(device: str) -> Probe:
+        return Probe(True)
+
+    module.fla_probe = fla_probe  # type: ignore[attr-defined]
     module.fla_backend = fla_backend  # type: ignore[attr-defined]
     module.fla_implementations = fla_implementations  # type: ignore[attr-defined]
     return module
@@ -86,10 +95,12 @@ def _known(contract: str, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: "optional" for name in names if name in CONTRACTS[contract].features}
 
 
-def best(step: Callable[[], object], repeat: int) -> float:
-    """Nanoseconds of one call, the best of ``repeat`` runs."""
-    step()
-    return min(timeit.repeat(step, number=LOOPS, repeat=repeat)) / LOOPS * 1e9
+def best(repeat: int, *steps: Callable[[], object]) -> list[float]:
+    """Nanoseconds of one call of each step, the best of ``repeat`` runs that take turns."""
+    for step in steps:
+        step()
+    runs = [[timeit.timeit(step, number=LOOPS) for step in steps] for _ in range(repeat)]
+    return [min(times) / LOOPS * 1e9 for times in zip(*runs, strict=True)]
 
 
 def plan_hit() -> Callable[[], object]:
@@ -117,46 +128,75 @@ def plan_hit() -> Callable[[], object]:
     return hit
 
 
-def arguments(name: str, gradients: bool) -> list[torch.Tensor]:
+def arguments(name: str, device: torch.device, gradients: bool) -> list[torch.Tensor]:
     """One token, one head."""
     contract, _ = OPERATORS[name]
-    q, k, v = (torch.ones(1, 1, 1, 16, requires_grad=gradients) for _ in range(3))
-    if contract == "kda":
-        return [q, k, v, torch.zeros(1, 1, 1, 16), torch.ones(1, 1, 1)]
-    return [q, k, v, torch.zeros(1, 1, 1)]
+    shape = (1, 1, 1, 16)
+    q, k, v = (torch.ones(shape, device=device, requires_grad=gradients) for _ in range(3))
+    g = torch.zeros(shape if contract == "kda" else shape[:3], device=device)
+    return [q, k, v, g, torch.ones(shape[:3], device=device)] if contract == "kda" else [q, k, v, g]
 
 
-def added(name: str, gradients: bool, repeat: int) -> float:
-    """What a public operator adds to its implementation, in nanoseconds."""
-    contract, operator = OPERATORS[name]
-    tensors = arguments(name, gradients)
+def direct_call(name: str, tensors: list[torch.Tensor]) -> Call:
+    """The call as the implementation gets it."""
+    contract, _ = OPERATORS[name]
     named = dict(zip(CONTRACTS[contract].input_names, tensors, strict=False))
-    call = Call(CONTRACTS[contract], "chunk", named, 0.25, frozenset())
-    needs = frozenset({"q", "k", "v"})
-    weight = torch.ones_like(OUTPUT)
+    return Call(CONTRACTS[contract], "chunk", named, 0.25, frozenset())
+
+
+def added(name: str, device: torch.device, repeat: int) -> float:
+    """What a public operator adds to its implementation, in nanoseconds."""
+    _, operator = OPERATORS[name]
+    tensors = arguments(name, device, False)
+    call = direct_call(name, tensors)
+    whole, direct = best(repeat, lambda: operator(*tensors), lambda: null_forward(call, False))
+    return whole - direct
+
+
+def trained(name: str, device: torch.device, repeat: int) -> tuple[float, float]:
+    """Forward and backward, in nanoseconds: through a bare node, and what the operator adds."""
+    _, operator = OPERATORS[name]
+    tensors = arguments(name, device, True)
+    call, needs = direct_call(name, tensors), frozenset({"q", "k", "v"})
+    weight = torch.ones_like(tensors[2])
+
+    class Bare(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *given: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(*given)
+            (o,), _ = null_forward(call, True)
+            return o
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> Any:
+            found = null_backward(call, ctx.saved_tensors, (grad,), needs)
+            return tuple(map(found.get, call.contract.input_names[: len(tensors)]))
+
+    def bare() -> None:
+        torch.autograd.grad(Bare.apply(*tensors), tensors[:3], weight)  # type: ignore[no-untyped-call]
 
     def whole() -> None:
-        o = operator(*tensors)[0]
-        if gradients:
-            torch.autograd.grad(o, tensors[:3], weight)
+        torch.autograd.grad(operator(*tensors)[0], tensors[:3], weight)
 
-    def direct() -> None:
-        null_forward(call, gradients)
-        if gradients:
-            null_backward(call, (), (weight,), needs)
-
-    return best(whole, repeat) - best(direct, repeat)
+    alone, together = best(repeat, bare, whole)
+    return alone, together - alone
 
 
-def measure(repeat: int) -> list[tuple[str, float, float | None]]:
+def measure(repeat: int, device: torch.device) -> list[tuple[str, float, float | None]]:
     """Step, nanoseconds and limit."""
-    rows: list[tuple[str, float, float | None]] = []
+    outputs[device] = torch.zeros(1, 1, 1, 16, device=device)
+    small = best(repeat, lambda: None, lambda: policy_text(None), plan_hit())
+    rows = list(
+        zip(
+            ("empty call", "policy text", "plan, hit"), small, (None, None, PLAN_LIMIT), strict=True
+        )
+    )
     with sandbox(in_memory("narrow", plugin())):
-        rows.append(("empty call", best(lambda: None, repeat), None))
-        rows.append(("policy text", best(lambda: policy_text(None), repeat), None))
-        rows.append(("plan, hit", best(plan_hit(), repeat), PLAN_LIMIT))
-        rows += [(f"{n} adds", added(n, False, repeat), OPERATOR_LIMIT) for n in OPERATORS]
-        rows += [(f"{n} adds, with backward", added(n, True, repeat), None) for n in OPERATORS]
+        rows += [(f"{n} adds", added(n, device, repeat), OPERATOR_LIMIT) for n in OPERATORS]
+        for name in OPERATORS:
+            bare, more = trained(name, device, repeat)
+            rows.append((f"bare node of {name}, with backward", bare, None))
+            rows.append((f"{name} adds, with backward", more, TRAINING_LIMIT))
     return rows
 
 
@@ -164,8 +204,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=500)
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    options = parser.parse_args()
+    device = torch.zeros(0, device=options.device).device  # with its index
     table = Table("step", "ns", "limit")
-    for name, nanoseconds, limit in measure(parser.parse_args().repeat):
+    for name, nanoseconds, limit in measure(options.repeat, device):
         table.add_row(name, f"{nanoseconds:.0f}", "" if limit is None else f"{limit:.0f}")
     Console().print(table)
 
