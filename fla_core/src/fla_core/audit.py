@@ -176,12 +176,12 @@ def check_gradients(
     plan: Plan, call: Call, found: object, needs: frozenset[str]
 ) -> dict[str, Tensor]:
     """Return the wanted gradients, each checked, in the dtype of its input."""
-    if not isinstance(found, Mapping):
+    if not isinstance(found, (dict, Mapping)):  # dict first: the abstract class is slow to ask
         problem, wanted = "backward did not return gradients by name", "a mapping"
         raise ImplementationError(plan.id, problem, wanted, _kind(found))
-    gradients = {}
+    gradients, tensors = {}, call.tensors
     for name in sorted(needs):
-        gradient, like = found.get(name), call.tensors[name]
+        gradient, like = found.get(name), tensors[name]
         assert like is not None
         if gradient is None:
             problem = f"backward returned no gradient of {name!r}"
@@ -191,7 +191,7 @@ def check_gradients(
             wanted = f"floating point, {list(like.shape)} on {like.device}"
             raise ImplementationError(plan.id, problem, wanted, _describe(gradient))
         gradients[name] = gradient if gradient.dtype is like.dtype else gradient.to(like.dtype)
-    if isinstance(call.q, FakeTensor) or _may_alias(gradients.values(), call.tensors.values()):
+    if isinstance(tensors["q"], FakeTensor) or _may_alias(gradients.values(), tensors.values()):
         named = ((f"the gradient of {name!r}", gradient) for name, gradient in gradients.items())
         # Two gradients may lie in one buffer: autograd copies what it does not own alone.
         check_no_alias(plan, call, named, exclusive=False)

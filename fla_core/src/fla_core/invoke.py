@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 
 from fla_core.autograd import (
+    any_autocast,
     autocasts,
     cast_for_autocast,
     device_type_of,
@@ -33,8 +34,6 @@ from fla_core.prepare import Memo, Operator, Prepared, checked_call, packed_sequ
 from fla_core.seqlens import has_data
 
 Outputs = tuple[Tensor, ...]
-
-_any_autocast = torch._C._is_any_autocast_enabled
 
 _memo = Memo(4096)
 
@@ -69,7 +68,7 @@ def invoke(
         return invoke_traced(
             operator, tensors, flags, scale, cu_seqlens, cu_seqlens_cpu, backend, options, hints
         )
-    if _any_autocast() and autocasts(device := device_type_of(tensors)):
+    if any_autocast() and autocasts(device := device_type_of(tensors)):
         tensors = cast_for_autocast(tensors, device)
         with without_autocast(device):
             return invoke(

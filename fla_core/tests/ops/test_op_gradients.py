@@ -224,6 +224,43 @@ def test_a_dual_level_without_dual_inputs_is_no_obstacle() -> None:
         assert public_call(case, make_inputs(case))["o"].isfinite().all()
 
 
+@every_way
+def test_what_a_transform_left_behind_is_a_tensor_like_any_other(case: Case) -> None:
+    inputs = make_inputs(case)
+    for name, x in inputs.items():
+        left: list[Tensor] = []
+        torch.func.grad(lambda y, left=left: left.append(y) or y.sum())(x)
+        others = {n: y.detach().requires_grad_() for n, y in inputs.items() if n != name}
+        o = public_call(case, {n: left[0] if n == name else others[n] for n in inputs})["o"]
+        assert torch.equal(o, public_call(case, inputs)["o"]), name
+        o.sum().backward()
+        assert all(y.grad is not None for y in others.values())
+
+
+@pytest.mark.parametrize("name", [name for name, case in WAYS.items() if case.lens is None])
+def test_fake_gradients_and_real_ones_do_not_meet(name: str) -> None:
+    """Packed calls are left out: boundaries without data are refused."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    case = WAYS[name]
+
+    def train(given: dict[str, Tensor]) -> dict[str, Tensor | None]:
+        public_call(case, given)["o"].sum().backward()
+        return {n: x.grad for n, x in given.items()}
+
+    def faked() -> dict[str, Tensor | None]:
+        with FakeTensorMode():
+            return train(
+                {n: torch.empty_like(x, requires_grad=True) for n, x in make_inputs(case).items()}
+            )
+
+    fake = faked()
+    real = train(leaves(case))
+    assert {n: x.shape for n, x in faked().items()} == {n: x.shape for n, x in fake.items()}
+    again = train(leaves(case))
+    assert all(torch.equal(again[n], real[n]) for n in real)
+
+
 def test_fake_tensors_leave_nothing_behind() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
