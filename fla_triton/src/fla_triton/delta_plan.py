@@ -48,12 +48,12 @@ class DeltaPlan:
 def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTiles:
     """Preferred tiles, made smaller until every stage fits the device."""
     if direction == "forward" and _fuses(problem, profile):
-        tiles = preferred_tiles(problem, "fused")
+        tiles = on_chip(preferred_tiles(problem, "fused"), profile)
         for _ in range(2):
             if _fits(problem, tiles, profile):
                 return tiles
             tiles = smaller(tiles, profile.dot_minimum)
-    tiles = preferred_tiles(problem, direction)
+    tiles = on_chip(preferred_tiles(problem, direction), profile)
     while not _fits(problem, tiles, profile):
         less = smaller(tiles, profile.dot_minimum)
         if less == tiles:
@@ -130,6 +130,17 @@ def preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
     }
     size = 64 if keys <= 128 and not wide else 32
     return DeltaTiles(size, {stage: special.get(stage, inner) for stage in STAGES[direction]})
+
+
+def on_chip(tiles: DeltaTiles, profile: Profile) -> DeltaTiles:
+    """The tiles with chunks and warps that hold them on this chip."""
+    if profile.warps == 1 and profile.block >= tiles.C:
+        return tiles
+    stages = {
+        stage: replace(tile, warps=min(tile.warps * profile.warps, 8))
+        for stage, tile in tiles.stages.items()
+    }
+    return DeltaTiles(min(tiles.C, profile.block), stages)
 
 
 def _fits(problem: Problem, tiles: DeltaTiles, profile: Profile) -> bool:
