@@ -1,0 +1,145 @@
+"""Delta-rule kernels in Triton's interpreter against the float64 recurrence, and their plans."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from fla_triton.delta_plan import DeltaPlan, decode_plan, plan
+from fla_triton.plan import Problem
+from fla_triton.profiles import PROFILES, Profile
+from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
+
+GATED, PLAIN = ("g", "beta"), ("beta",)
+
+SETS = {
+    # With few multiprocessors one head fills the chip, and one pass over time makes the outputs.
+    "fused": [
+        (case("gated_delta_rule", "bfloat16", (1, 150, 1, 60, 100), (*GATED, *STATES)), FILLS),
+        (case("delta_rule", "float16", (1, 80, 1, 64, 64), (*PLAIN, *STATES)), FILLS),
+        (case("gated_delta_rule", "bfloat16", (1, 0, 1, 16, 17), GATED, (65, 0, 1, 17)), FILLS),
+    ],
+    "stages": [
+        (case("delta_rule", "float32", (1, 70, 1, 16, 16), PLAIN), IDLE),
+        (case("gated_delta_rule", "float16", (1, 150, 1, 60, 100), (*GATED, *STATES)), IDLE),
+        (case("gated_delta_rule", "float32", (1, 70, 1, 200, 20), (*GATED, *STATES)), IDLE),
+        (case("delta_rule", "bfloat16", (1, 100, 1, 20, 16), PLAIN, PACKED[:2]), IDLE),
+    ],
+    "regimes": [
+        (
+            case("gated_delta_rule", dtype, (1, 140, 1, 16, 16), (*GATED, *STATES)).but(
+                regime=regime
+            ),
+            IDLE,
+        )
+        for dtype, regime in (
+            ("bfloat16", "resets"),
+            ("bfloat16", "fast_decay"),
+            ("float16", "long_memory"),
+        )
+    ],
+    "parallel keys": [
+        (
+            case(contract, dtype, (1, 140, 1, 64, 64), features).but(
+                regime="parallel_keys", seed=1
+            ),
+            processors,
+        )
+        for contract, dtype, features, processors in (
+            ("delta_rule", "bfloat16", PLAIN, FILLS),
+            ("gated_delta_rule", "float16", GATED, IDLE),
+            ("delta_rule", "float32", PLAIN, IDLE),
+        )
+    ],
+    "packed": [
+        (
+            case("gated_delta_rule", "float32", (1, 0, 1, 20, 17), (*GATED, *STATES), PACKED).but(
+                regime="resets"
+            ),
+            IDLE,
+        ),
+    ],
+    "decoding": [
+        (case("gated_delta_rule", "bfloat16", (2, 5, 2, 20, 17), (*GATED, *STATES)), IDLE),
+        (case("delta_rule", "float32", (1, 0, 2, 140, 33), (*PLAIN, *STATES), (1, 0, 16)), IDLE),
+    ],
+}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("name", SETS)
+def test_interpreted_kernels_are_right(name: str, tmp_path: Path) -> None:
+    assert failures(SETS[name], tmp_path) == {}
+
+
+SIZES = [
+    Problem(n, n * t, t, h, k, v, itemsize, packed, gated)
+    for (n, t), h, (k, v), itemsize, packed, gated in product(
+        ((1, 17), (2, 8192), (1, 131072), (2000, 33)),
+        (1, 16, 96),
+        ((1, 1), (16, 8), (60, 100), (64, 64), (100, 129), (128, 128), (256, 256), (256, 512)),
+        (2, 4),
+        (False, True),
+        (False, True),
+    )
+]
+PROBLEM = Problem(2, 2 * 8192, 8192, 16, 128, 128, 2)
+H200 = PROFILES["sm90"]
+
+
+def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
+    """What a device would refuse, what its compiler gets wrong, or what would be left undone."""
+    wrong = []
+    for launch in found.launches.values():
+        tile = launch.constants
+        if not 0 < launch.grid <= profile.grid_limit:
+            wrong.append(f"{launch.stage}: grid {launch.grid}")
+        if launch.shared > profile.shared_memory:
+            wrong.append(f"{launch.stage}: {launch.shared} bytes of shared memory")
+        sides = (tile["BK"], tile["BV"], found.C)
+        if any(side < profile.dot_minimum or side & (side - 1) for side in sides):
+            wrong.append(f"{launch.stage}: tile {sides}")
+        if tile["BK"] < problem.K:
+            wrong.append(f"{launch.stage}: {tile['BK']} of {problem.K} key channels")
+        if launch.stage in ("states", "reverse", "fused"):
+            if tile["BV"] == 32:
+                wrong.append(f"{launch.stage}: 32 columns")
+            columns = launch.grid // (problem.sequences * problem.heads) * tile["BV"]
+            if columns < problem.V:
+                wrong.append(f"{launch.stage}: {columns} of {problem.V} columns")
+    return wrong
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("arch", PROFILES)
+def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
+    profile = PROFILES[arch]
+    found = {p: faults(p, plan(p, direction, profile), profile) for p in SIZES}
+    assert {p: wrong for p, wrong in found.items() if wrong} == {}
+
+
+def test_the_lint_sees_what_does_not_fit() -> None:
+    profile = replace(H200, shared_memory=1024, grid_limit=10, dot_minimum=128)
+    text = " ".join(faults(PROBLEM, plan(PROBLEM, "backward", profile), profile))
+    for word in ("grid", "shared memory", "tile"):
+        assert word in text
+
+
+def test_many_heads_are_computed_in_one_pass_and_few_in_stages() -> None:
+    assert plan(PROBLEM, "forward", H200).fused
+    assert not plan(replace(PROBLEM, sequences=1, heads=4), "forward", H200).fused
+
+
+def test_length_does_not_choose_the_form() -> None:
+    """Else tokens appended to a sequence would change how the earlier ones are rounded."""
+    forms = [plan(replace(PROBLEM, longest=t, tokens=2 * t), "forward", H200) for t in (17, 1000)]
+    assert len({(found.fused, found.C) for found in forms}) == 1
+
+
+def test_decoding_covers_all_columns() -> None:
+    launch = decode_plan(replace(PROBLEM, longest=1, V=129), H200)
+    assert launch.grid * launch.constants["BV"] >= 2 * 16 * 129
