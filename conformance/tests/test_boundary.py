@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fla_conformance import boundary
+from fla_conformance.edges import edges
 from fla_conformance.reach import fits
 from fla_conformance.result import Outcome, Result
 from fla_conformance.run import Target, targets
@@ -71,6 +72,38 @@ def test_implementation_without_backward_is_asked_for_gradients() -> None:
     assert "gradients" in {violation.subject for violation in found}
 
 
+def test_the_ends_of_every_range_are_looked_at() -> None:
+    found = dict(edges(CONTRACTS["simple_gla"], narrow(), "bwd"))
+    assert set(found) == {"K=16", "K=32", "V=8", "V=32", "H=1", "H=4", "B=1", "B=2"} - {"V=32"}
+    assert all(fits(case, narrow()).ok for case in found.values())
+    assert {case.direction for case in found.values()} == {"bwd"}
+
+
+def test_what_is_wrong_at_the_end_of_a_range_is_found() -> None:
+    right: Any = narrow().forward
+
+    def forward(call: Any, save: bool) -> Any:
+        outputs, residuals = right(call, save)
+        return (outputs[0] * (0 if call.q.shape[3] == 32 else 1), *outputs[1:]), residuals
+
+    with installed(narrow(forward=forward)) as (target,):
+        found = [row for row in results(target, "inside", 8) if row.case]
+    wrong = [row for row in found if row.outcome is Outcome.FAIL_NUMERIC]
+    assert wrong
+    assert {row.case["sizes"]["K"] for row in wrong} == {32}
+
+
+def test_a_verifier_is_shown_every_size() -> None:
+    def verifier(view: Any) -> tuple[bool, str | None]:
+        return (False, "not that one") if view.axes["T"] == 272 else (True, None)
+
+    with installed(narrow(verifier=verifier)) as (target,):
+        found = results(target, "inside", 1)
+    refused = [row for row in found if row.outcome is Outcome.REFUSED_UNDECLARED]
+    assert len(refused) == 2  # forward and backward
+    assert all("2 sizes" in row.detail and "not that one" in row.detail for row in refused)
+
+
 def test_honest_plugin_passes() -> None:
     with installed(narrow()) as (target,):
         inside, outer = results(target, "inside", 6), results(target, "outside")
@@ -89,7 +122,7 @@ def test_samples_are_drawn_when_they_are_wanted(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(boundary, "sample", lambda *given: pytest.fail("drawn"))
     one = narrow()
     found = list(boundary.checks(CONTRACTS[one.contract], one, Settings(budget=3)))
-    assert len([check for check in found if check.law == "inside"]) == 6
+    assert len([check for check in found if "/sample" in check.id]) == 6
     assert len({check.id for check in found}) == len(found)
 
 

@@ -12,6 +12,7 @@ from fla_conformance.case import REGIMES, Case
 from fla_conformance.fitting import nearest
 from fla_conformance.grid import grid, promoted
 from fla_conformance.inputs import make_inputs
+from fla_conformance.risks import DELTA
 from fla_conformance.sense import contradiction
 from fla_core.contracts import CONTRACTS
 from fla_core.domain import FLOATS, AxisRange, Domain, Relation
@@ -52,7 +53,7 @@ def test_ci_is_a_part_that_has_every_feature_dtype_and_regime(name: str) -> None
     assert features == frozenset(CONTRACTS[name].features)
     assert {case.dtype for case in both.values()} == set(FLOATS)
     gated = name not in ("linear_attn", "delta_rule")
-    delta = name in ("delta_rule", "gated_delta_rule", "kda")
+    delta = name in DELTA
     wanted = set(REGIMES[:4]) if gated else {"plain"}
     assert {case.regime for case in both.values()} == wanted | ({REGIMES[4]} if delta else set())
     assert any(0 in (case.lengths or ()) for case in both.values())
@@ -66,8 +67,24 @@ def test_full_has_the_sizes_at_which_kernels_break(name: str) -> None:
     assert lengths >= {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 1500}
     heads = {size for case in found for size in (case.sizes["K"], case.sizes["V"])}
     assert heads >= {1, 3, 8, 17, 60, 64, 72, 96, 100, 128, 192, 256}
+    assert max(len(case.lengths or ()) for case in found) > 16
+    assert max(case.sizes["B"] for case in found) > 4
+    assert max(case.sizes["H"] for case in found) > 8
     if "gva" in CONTRACTS[name].features:
         assert {case.sizes["HV"] // case.sizes["H"] for case in found} == {1, 2, 4}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ci_has_what_goes_wrong_in_one_dtype_or_beyond_a_chunk(name: str) -> None:
+    for level in BOTH:
+        found = grid(CONTRACTS[name], implementation(name), level, "ci")
+        for dtype in ("bfloat16", "float16", "float32"):
+            assert any(case.sizes["K"] % 2 for case in found if case.dtype == dtype)
+        widths = {(case.sizes["K"], case.sizes["V"]) for case in found if case.dtype == "bfloat16"}
+        assert {(17, 60), (64, 64), (128, 128)} <= widths
+        assert max(case.sizes["T"] for case in found) == 1500
+        assert max(len(case.lengths or ()) for case in found) > 16
+        assert max(case.sizes["H"] for case in found) > 8
 
 
 def test_states_are_asked_for_without_gradients() -> None:

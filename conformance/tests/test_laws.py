@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from fla_conformance.result import Outcome, Result
 from fla_conformance.run import Target, targets
 from fla_core.contracts import CONTRACTS
 from fla_core.domain import AxisRange, Domain
+from fla_core.seqlens import SeqLens
 from plugins_in_process import implementation, installed
 
 Outputs = tuple[Tensor, ...]
@@ -159,6 +161,87 @@ def _louder(call: Any, o: Tensor) -> Tensor:
     return o * 1.1
 
 
+def _draws(call: Any, o: Tensor) -> Tensor:
+    torch.rand(1)
+    return o
+
+
+def _seeds(call: Any, o: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    return o
+
+
+def _sets(call: Any, o: Tensor) -> Tensor:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return o
+
+
+def _puts_back() -> Any:
+    """k is halved, used so, and put back."""
+    right: Any = implementation("simple_gla").forward
+
+    def forward(call: Any, save: bool) -> Any:
+        old = call.k.data.clone()
+        call.k.data.mul_(0.5)
+        try:
+            return right(call.but(k=2 * call.k.data), save)
+        finally:
+            call.k.data.copy_(old)
+
+    return implementation("simple_gla", forward=forward, strided=False)
+
+
+def _of_the_latest() -> Any:
+    """Backward finds its arguments where the latest forward of that shape left them."""
+    kept: dict[Any, Any] = {}
+
+    def leave(call: Any, outputs: Outputs) -> Outputs:
+        kept[tuple(call.q.shape), call.q.dtype, call.bounds] = call
+        return outputs
+
+    right: Any = implementation("simple_gla").backward
+
+    def backward(call: Any, residuals: Any, grads: Any, needs: Any) -> Any:
+        latest = kept[tuple(call.q.shape), call.q.dtype, call.bounds]
+        return right(latest, residuals, grads, needs)
+
+    return replace(spoilt(after=leave), backward=backward)
+
+
+def _of_one_thread() -> Callable[..., Any]:
+    mine = threading.get_ident()
+    return lambda call, grads, needs, found: (
+        found if threading.get_ident() == mine else {n: 0 * g for n, g in found.items()}
+    )
+
+
+def _by_address() -> Callable[[Any, Tensor], Tensor]:
+    kept: dict[Any, tuple[Any, Tensor]] = {}
+
+    def remember(call: Any, o: Tensor) -> Tensor:
+        key = (call.q.data_ptr(), o.shape, o.dtype)
+        return kept.setdefault(key, (call, o))[1].clone()  # the call keeps the address in use
+
+    return remember
+
+
+def _bounds_by_address() -> Callable[[Any], Any]:
+    kept: dict[int, tuple[Any, Any]] = {}
+
+    def remember(call: Any) -> Any:
+        if call.seqlens is None:
+            return call
+        found = SeqLens(call.seqlens.device, call.bounds)
+        key = call.seqlens.device.data_ptr()
+        return replace(call, seqlens=kept.setdefault(key, (call, found))[1])
+
+    return remember
+
+
+def _forgets(call: Any, o: Tensor) -> Tensor:
+    return o if call.q.shape[1] <= 512 else torch.cat([o[:, :512], o[:, 512:] * 0.9], dim=1)
+
+
 VIOLATIONS = {
     "reads on": ("poison", spoilt(after=first(_reading_on))),
     "writes on": ("poison", spoilt(after=first(_writing_on))),
@@ -169,6 +252,7 @@ VIOLATIONS = {
         spoilt(backward=lambda call, grads, needs, found: {n: g + 1 for n, g in found.items()}),
     ),
     "state ignored": ("split", spoilt(before=_from_zero)),
+    "long calls otherwise": ("split", spoilt(after=first(_forgets))),
     "boundaries ignored": ("pack", spoilt(after=_one_sequence)),
     "boundaries ignored in backward": ("pack-grad", spoilt(backward=_no_gradient_of_last_state)),
     "strides ignored": ("stride", spoilt(before=_strides_ignored)),
@@ -180,6 +264,14 @@ VIOLATIONS = {
     "needs matter": ("gradmask", spoilt(backward=_needs_matter)),
     "None is not zero": ("gradmask", spoilt(backward=_none_is_not_zero)),
     "argument changed": ("immut", spoilt(after=first(_changes_k))),
+    "torch set": ("immut", spoilt(after=first(_sets))),
+    "random numbers drawn": ("immut", spoilt(after=first(_draws))),
+    "generator seeded": ("immut", spoilt(after=first(_seeds))),
+    "argument changed for a while": ("stride", _puts_back()),
+    "backward of the latest forward": ("between", _of_the_latest()),
+    "backward of one thread": ("between", spoilt(backward=_of_one_thread())),
+    "known by address": ("refill", spoilt(after=first(_by_address()))),
+    "boundaries known by address": ("refill", spoilt(before=_bounds_by_address())),
     "gradient changed": ("immut", spoilt(backward=_changes_gradient)),
     **{
         f"{name} is another": ("reduce", spoilt(name, after=first(_louder)))
@@ -189,7 +281,7 @@ VIOLATIONS = {
 }
 
 
-def results(law: Law, target: Target, budget: int = 3) -> Iterator[Result]:
+def results(law: Law, target: Target, budget: int = 6) -> Iterator[Result]:
     contract = CONTRACTS[target.declaration.contract]
     for case in cases_for(law, contract, target.declaration, budget):
         yield run_law(law, case, target)
@@ -237,6 +329,17 @@ def test_contracts_name_laws_that_exist() -> None:
         assert set(contract.laws) <= set(LAWS)
 
 
+def test_few_cases_meet_every_dtype_before_they_meet_anything_else() -> None:
+    contract, one = CONTRACTS["simple_gla"], implementation("simple_gla")
+    for law in (LAWS["stride"], LAWS["repeat"]):
+        few, more = (cases_for(law, contract, one, budget) for budget in (3, 6))
+        assert [case.dtype for case in few] == ["bfloat16", "float16", "float32"]
+        assert more[:3] == few
+        assert more[4].lengths is not None
+        assert len(cases_for(law, contract, one)) <= 7
+        assert len(cases_for(law, contract, one, "full")) >= 12
+
+
 def test_cases_lie_in_the_declared_domain() -> None:
     narrow = Domain(
         dtypes=("float16",),
@@ -248,7 +351,8 @@ def test_cases_lie_in_the_declared_domain() -> None:
         found = {law.name: cases_for(law, contract, target.declaration) for law in LAWS.values()}
         assert found["pack"] == []  # packed sequences are not declared
         for case in found["split"]:
-            assert (case.dtype, case.sizes["K"], case.sizes["T"]) == ("float16", 64, 128)
+            assert (case.dtype, case.sizes["K"]) == ("float16", 64)
+        assert {case.sizes["T"] for case in found["split"]} == {128, 640}
         assert [run_law(LAWS["split"], case, target).outcome for case in found["split"]] == [
             Outcome.PASS
         ] * len(found["split"])
@@ -258,7 +362,7 @@ def test_forward_only_implementation_is_checked_for_its_outputs() -> None:
     with installed(implementation("simple_gla", backward=None)) as (target,):
         found = [result for law in LAWS.values() for result in results(law, target, 1)]
     assert {result.outcome for result in found} == {Outcome.PASS}
-    assert {"pack-grad", "gradmask"}.isdisjoint(result.law for result in found)
+    assert {"pack-grad", "gradmask", "between"}.isdisjoint(result.law for result in found)
 
 
 def test_partial_gradients_are_checked_alone() -> None:

@@ -26,6 +26,7 @@ BASE = {
     "delta_rule": ("beta", *STATES),
     "gated_delta_rule": ("g", "beta", *STATES),
     "kda": STATES,
+    "gdn2": STATES,
 }
 
 
@@ -105,15 +106,42 @@ def test_tensor_float32_is_another_dtype() -> None:
 
 
 @pytest.mark.parametrize("contract", sorted(CONTRACTS))
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_two_per_cent_are_seen_in_every_output_and_gradient(contract: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "factor"), [("bfloat16", 8e-3), ("float16", 1e-3), ("float32", 2e-6)]
+)
+def test_two_roundings_everywhere_are_seen_in_every_output_and_gradient(
+    contract: str, dtype: str, factor: float
+) -> None:
     right = gold(case(contract, dtype=dtype))
     for name in right.values:
-        judged = judge(case(contract), spoilt(right, name, lambda x: x * 1.02), right)
-        assert judged.failure.startswith(f"{name}: "), name
-        assert judged.margin is not None
-        assert judged.margin.name == name
-        assert judged.margin.ratio == pytest.approx(0.02, rel=1e-3)
+        for sign in (1, -1):
+            wrong = spoilt(right, name, lambda x, by=1 + sign * factor: x * by)
+            judged = judge(case(contract), wrong, right)
+            assert judged.failure.startswith(f"{name}: "), name
+            assert judged.margin is not None
+            assert judged.margin.name == name
+            assert judged.margin.gain > 1
+            assert judged.margin.worst >= judged.margin.gain
+            assert judged.margin.ratio == pytest.approx(factor, rel=1e-3)
+
+
+def test_a_factor_rounded_to_the_dtype_is_no_fault() -> None:
+    """The scale, say; truncated results, which are half a unit in the last place too small."""
+    for dtype in ("bfloat16", "float16"):
+        right = gold(case("gla", "fwd", dtype))
+        half = torch.finfo(getattr(torch, dtype)).eps / 2
+        assert judge(case("gla"), spoilt(right, "o", lambda x, u=half: x * (1 - u)), right).passed
+
+
+def test_gates_in_fewer_bits_than_q_are_no_excuse() -> None:
+    """A gate in bfloat16 is exact in float32: sums of it may be no worse than of one in float32."""
+    for contract in ("simple_gla", "kda"):
+        usual = case(contract, "fwd", "float32")
+        narrow = usual.but(gate_dtype="bfloat16")
+        right = gold(narrow)
+        assert not judge(narrow, spoilt(right, "o", lambda x: x * (1 + 1e-4)), right).passed
+        ratio = right.units["o"].block / gold(usual).units["o"].block
+        assert (ratio < 3).all()
 
 
 def _zero_one_row(x: Tensor) -> Tensor:
@@ -185,7 +213,7 @@ def _unit_of_zero() -> gold_module.Unit:
     zero = torch.zeros(2, 65, 2, 8, dtype=torch.float64)
     layout = gold(case("gla", "fwd")).layouts["o"]
     budget = CONTRACTS["gla"].numerics
-    return gold_module._unit(zero, zero[None], layout, torch.bfloat16, budget)
+    return gold_module._unit(zero, zero[None], layout, torch.bfloat16, budget, 2.0**-9)
 
 
 @pytest.mark.parametrize("contract", sorted(CONTRACTS))

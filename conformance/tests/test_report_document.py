@@ -39,7 +39,7 @@ def test_order_of_running_does_not_show() -> None:
 def test_margins_that_are_not_finite_survive_json() -> None:
     wild = row("L1", Outcome.FAIL_NUMERIC, margin=Margin(math.nan, math.inf, "o", 1.0))
     data = json.loads(json.dumps(to_row(wild), allow_nan=False))
-    assert data["margin"] == {"block": None, "token": None, "ratio": 1.0, "name": "o"}
+    assert data["margin"] == {"block": None, "token": None, "gain": 0.0, "ratio": 1.0, "name": "o"}
     assert from_row(data).margin == Margin(math.inf, math.inf, "o", 1.0)
 
 

@@ -40,6 +40,16 @@ def test_a_line_that_was_cut_is_the_end(tmp_path: Path) -> None:
     assert read(path).counts == {"pass": 1}
 
 
+def test_a_run_goes_on_behind_a_line_that_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    Stream.new(path, HEADER).__exit__(None, None, None)
+    for text in ('{"row": {"id": "gl', ""):
+        path.write_text(path.read_text() + text)
+        with Stream.append(path) as stream:
+            stream.end(row("L1"))
+    assert list(Past(path).results.values()) == [row("L1")]
+
+
 def test_an_interrupt_is_no_crash(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     stream = Stream.new(path, HEADER)

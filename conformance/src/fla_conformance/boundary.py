@@ -1,6 +1,8 @@
 """Boundary honesty, both ways: what is declared is taken and runs, what is not is refused.
 
-Inside: seeded calls of the declared domain are accepted by dispatch and run. Outside: calls that
+Inside: seeded calls of the declared domain are accepted by dispatch and run, those at the ends of
+its ranges are right as well, and where a verifier has a say every size of a range is shown to
+dispatch. Outside: calls that
 leave it in a single respect are refused, by the declared domain and by dispatch, with a reason.
 """
 
@@ -8,16 +10,18 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from fla_conformance.case import Case, Direction
+from fla_conformance.edges import edges, sweep
 from fla_conformance.inputs import make_inputs, operator_of
 from fla_conformance.laws.judging import outcome_of
 from fla_conformance.laws.runner import run_inputs
 from fla_conformance.reach import fits, view_of
 from fla_conformance.result import Outcome, Result
+from fla_conformance.run import run_case
 from fla_conformance.sense import sizes_of
 from fla_conformance.strategy import sample
 from fla_conformance.suite import Check, Settings
@@ -47,22 +51,26 @@ def placed(case: Case, target: Target) -> Plan:
     Raises:
         NoImplementationError: it is refused.
     """
+    with only(target.implementation):
+        return _place(case, target)
+
+
+def _place(case: Case, target: Target) -> Plan:
     view, contract = view_of(case), case.definition
     sizes = sizes_of(case)
-    with only(target.implementation):
-        return find_plan(
-            contract,
-            operator_of(case).name,
-            case.form,
-            target.device.device,
-            case.dtype,
-            tuple(view.dtypes.get(name) for name in contract.input_names),
-            tuple(sizes[axis] for axis in AXES),
-            view.features,
-            view.gradients,
-            False,
-            target.plugin,
-        )
+    return find_plan(
+        contract,
+        operator_of(case).name,
+        case.form,
+        target.device.device,
+        case.dtype,
+        tuple(view.dtypes.get(name) for name in contract.input_names),
+        tuple(sizes[axis] for axis in AXES),
+        view.features,
+        view.gradients,
+        False,
+        target.plugin,
+    )
 
 
 def check_inside(case: Case, target: Target) -> tuple[Outcome, str]:
@@ -76,6 +84,20 @@ def check_inside(case: Case, target: Target) -> tuple[Outcome, str]:
     except Exception as error:
         return outcome_of(error)
     return Outcome.PASS, ""
+
+
+def check_all_taken(cases: Iterable[Case], target: Target) -> tuple[Outcome, str]:
+    """Dispatch places each of these declared calls, from metadata alone."""
+    refused = []
+    with only(target.implementation):
+        for case in cases:
+            try:
+                _place(case, target)
+            except NoImplementationError as error:
+                refused.append(f"{case.id}: {error}")
+    if not refused:
+        return Outcome.PASS, ""
+    return Outcome.REFUSED_UNDECLARED, f"{len(refused)} sizes, the first of {refused[0]}"
 
 
 def check_outside(violation: Violation, target: Target) -> tuple[Outcome, str]:
@@ -117,6 +139,14 @@ def checks(
             name = f"{contract.name}@{contract.revision}/{direction}/sample{index}"
             name += f"/s{settings.seed}:inside"
             yield Check(name, LEVEL, partial(_inside, drawn, index), law="inside")
+        at_ends = list(edges(contract, implementation, direction))
+        for subject, case in at_ends[: budget if isinstance(budget, int) else None]:
+            name = f"{contract.name}@{contract.revision}/{direction}/{subject}:inside"
+            yield Check(name, LEVEL, partial(_edge, case), case, "inside")
+        if implementation.verifier is not None:
+            name = f"{contract.name}@{contract.revision}/{direction}/sizes:inside"
+            swept = partial(sweep, contract, implementation, direction)
+            yield Check(name, LEVEL, partial(_swept, swept), law="inside")
     for violation in outside(contract, implementation):
         # Without a case: a result for a dtype that is not declared says nothing of that dtype.
         name = f"{contract.name}@{contract.revision}/{violation.subject}:outside"
@@ -128,6 +158,16 @@ def _inside(drawn: Callable[[], list[Case]], index: int, target: Target) -> Resu
     case = drawn()[index]
     outcome, detail = check_inside(case, target)
     return _result(target, outcome, detail and f"{case.id}: {detail}", start, case)
+
+
+def _edge(case: Case, target: Target) -> Result:
+    return run_case(case, target, LEVEL)
+
+
+def _swept(cases: Callable[[], Iterable[Case]], target: Target) -> Result:
+    start = time.perf_counter()
+    outcome, detail = check_all_taken(cases(), target)
+    return _result(target, outcome, detail, start)
 
 
 def _outside(violation: Violation, target: Target) -> Result:

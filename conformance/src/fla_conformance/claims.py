@@ -120,6 +120,7 @@ CLAIMS: dict[str, Law] = {
             "fifty runs of a call give the same bits",
             repeats(50, True),
             level="L4",
+            long=True,
         ),
         Law(
             "batch_invariant",
@@ -127,6 +128,7 @@ CLAIMS: dict[str, Law] = {
             batch_repeats((2, 3, 5, 8), True),
             avoids=frozenset({"varlen", "states"}),
             level="L4",
+            long=True,
         ),
         Law(
             "graph_capture",

@@ -44,6 +44,11 @@ class DeviceAdapter:
         """Seed the generators that a kernel might draw from."""
         torch.manual_seed(seed)
 
+    def generators(self) -> tuple[torch.Tensor, ...]:
+        """States of the generators that :meth:`seed` seeds."""
+        own = getattr(self._module, "get_rng_state", None)
+        return (torch.get_rng_state(), *(() if own is None else (own(self.device),)))
+
     def memory(self) -> int:
         """Bytes free on the device; 0 when it does not say."""
         info = getattr(self._module, "mem_get_info", None)

@@ -6,6 +6,13 @@ place of the input's dtype; how far that moves gold is the *spread*, and with it
 
     unit(S) = max( rms_S(spread),  u_out rms_S(gold) )
 
+An error that is the same factor everywhere does not average out as roundings do, so the *gain*,
+``<answer, gold> / <gold, gold> - 1`` over a whole tensor, has a unit of its own: what the moved
+inputs make of it, and a part of one rounding for each.
+
+An argument of fewer bits than q (a gate in bfloat16 beside float32) is exact in q's dtype, and is
+moved as little as that.
+
 Inputs are moved by no less than ``sqrt(2 n)`` half units in the last place of the accumulator, n
 the terms of the sums over tokens, key channels and value channels, each multiplied and added: where
 inputs are as precise as the sums (float32), it is their roundings that show. Under 16 bits they
@@ -31,6 +38,7 @@ from torch.func import vmap
 from fla_conformance.blocks import Layout
 from fla_conformance.case import Case
 from fla_conformance.inputs import Inputs, make_inputs
+from fla_conformance.sense import contradiction
 from fla_core.call import Call
 from fla_core.contract import Numerics
 from fla_core.reference.oracle import oracle
@@ -48,10 +56,11 @@ Named = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What an error is measured in, for each block and for each row of one tensor."""
+    """What an error is measured in: for each block, for each row, and as a factor of it all."""
 
     block: Tensor
     row: Tensor
+    gain: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +136,11 @@ def gold_of(inputs: Inputs, seed: int = 0) -> Gold:
     generator = torch.Generator().manual_seed(seed)
     least = _least_move(inputs)
 
+    finest = half_ulp(tensors["q"].dtype)
+
     def moved(given: Named) -> Named:
-        return {name: _moved(t, least, generator) for name, t in given.items()}
+        steps = {name: max(min(half_ulp(t.dtype), finest), least) for name, t in given.items()}
+        return {name: _moved(t, steps[name], generator) for name, t in given.items()}
 
     runs += [(moved(tensors), moved(incoming)) for _ in range(PERTURBATIONS)]
     evaluate = _by_chunks if _is_long(inputs) else _by_token
@@ -142,16 +154,16 @@ def gold_of(inputs: Inputs, seed: int = 0) -> Gold:
     layouts = {name: Layout(inputs.letters(name), bounds) for name in values}
     budget = inputs.case.definition.numerics
     units = {
-        name: _unit(x[0], x[1:] - x[0], layouts[name], dtypes[name], budget)
+        name: _unit(x[0], x[1:] - x[0], layouts[name], dtypes[name], budget, max(finest, least))
         for name, x in variants.items()
     }
     return Gold(values, units, layouts)
 
 
-def _moved(tensor: Tensor, least: float, generator: torch.Generator) -> Tensor:
+def _moved(tensor: Tensor, step: float, generator: torch.Generator) -> Tensor:
     x = tensor.double()
     xi = 2 * torch.rand(x.shape, generator=generator, dtype=x.dtype) - 1
-    return x * (1 + max(half_ulp(tensor.dtype), least) * xi)
+    return x * (1 + step * xi)
 
 
 def _is_long(inputs: Inputs) -> bool:
@@ -195,6 +207,9 @@ def _by_token(inputs: Inputs, runs: list[Run]) -> Named:
 
 def _by_chunks(inputs: Inputs, runs: list[Run]) -> Named:
     found = []
+    chunked = inputs.case.but(form="chunk")
+    if not contradiction(chunked):  # the form changes speed, tenfold, and no value
+        inputs = replace(inputs, case=chunked)
     for tensors, incoming in runs:
         leaves = {name: t.requires_grad_(bool(incoming)) for name, t in tensors.items()}
         outputs = inputs.run(leaves, backend="reference")
@@ -213,7 +228,12 @@ def _with_gradients(outputs: Named, leaves: Named, incoming: Named) -> Named:
 
 
 def _unit(
-    value: Tensor, moves: Tensor, layout: Layout, dtype: torch.dtype, budget: Numerics
+    value: Tensor,
+    moves: Tensor,
+    layout: Layout,
+    dtype: torch.dtype,
+    budget: Numerics,
+    step: float,
 ) -> Unit:
     value, moves = (torch.where(x.isfinite(), x, 0.0) for x in (value, moves))
     squares = moves.square().mean(0)
@@ -224,7 +244,31 @@ def _unit(
 
     block, row = unit(layout.block_mean), unit(layout.row_mean)
     limit = layout.to_rows(block, row) * (budget.block / budget.token)
-    return Unit(block, torch.maximum(row, limit))
+    return Unit(block, torch.maximum(row, limit), _gain_unit(value, moves, block, dtype, step))
+
+
+def gain(error: Tensor, value: Tensor) -> Tensor:
+    """By which factor an error changes the size of a value, of each along the first axis."""
+    flat = value.flatten()
+    if not flat.numel():
+        return flat
+    return error.reshape(-1, flat.numel()) @ flat / flat.square().sum().clamp_min(1e-300)
+
+
+def _gain_unit(
+    value: Tensor, moves: Tensor, block: Tensor, dtype: torch.dtype, step: float
+) -> float:
+    size = _rms(value)
+    if not size:
+        return math.inf
+    spread = _rms(gain(moves, value))
+    by_chance = _rms(block) / size / math.sqrt(value.numel())
+    # A constant may be rounded once (the scale, to the dtype of q), which no budget multiplies.
+    return math.hypot(spread, by_chance, step / 4, smallest(dtype) / size)
+
+
+def _rms(x: Tensor) -> float:
+    return float(x.square().mean().sqrt()) if x.numel() else 0.0
 
 
 def smallest(dtype: torch.dtype) -> float:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fla_conformance.case import Case
-from fla_conformance.gold import Gold, Unit, gold, gold_of, gradient_name
+from fla_conformance.gold import Gold, Unit, gain, gold, gold_of, gradient_name
 from fla_conformance.result import Margin
 from fla_core.contract import Numerics
 
@@ -66,7 +66,7 @@ def judge(case: Case, got: Mapping[str, Tensor], right: Gold) -> Judgement:
         error = answer.detach().cpu().double() - value
         margins[name] = _margin(name, error, right, budget)
         failures += _too_large(margins[name])
-    worst = max(margins.values(), key=lambda m: max(m.block, m.token), default=None)
+    worst = max(margins.values(), key=lambda margin: margin.worst, default=None)
     return Judgement(worst, "; ".join(failures), margins)
 
 
@@ -86,11 +86,13 @@ def _margin(name: str, error: Tensor, right: Gold, budget: Numerics) -> Margin:
     square = torch.where(error.isfinite(), error, 0.0).square()  # where gold is not finite either
     layout, unit = right.layouts[name], right.units[name]
     size = _overall(right.values[name].square())
+    factor = gain(error.nan_to_num(0.0, 0.0, 0.0), right.values[name].nan_to_num(0.0, 0.0, 0.0))
     return Margin(
         block=_worst(layout.block_mean(square).sqrt() / (budget.block * unit.block)),
         token=_worst(layout.row_mean(square).sqrt() / (budget.token * unit.row)),
         name=name,
         ratio=_overall(square) / (size + 1e-8),
+        gain=_worst(factor.abs() / (budget.block * unit.gain)),
     )
 
 
@@ -103,9 +105,13 @@ def _overall(square: Tensor) -> float:
 
 
 def _too_large(margin: Margin) -> list[str]:
-    found = [(margin.block, "block"), (margin.token, "row")]
+    found = [
+        (margin.block, "in its worst block"),
+        (margin.token, "in its worst row"),
+        (margin.gain, "as a factor of the whole"),
+    ]
     return [
-        f"{margin.name}: {size:.3g} times the limit in its worst {what}"
-        for size, what in found
+        f"{margin.name}: {size:.3g} times the limit {where}"
+        for size, where in found
         if not size <= 1
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -34,14 +35,22 @@ class Margin:
     Attributes:
         block: over (batch, head) blocks.
         token: over (token, head) rows.
-        name: the output or gradient that reached the larger of both.
+        name: the output or gradient that reached the largest of all.
         ratio: RMS(out - gold) / RMS(gold) of the same tensor, the metric used elsewhere.
+        gain: of the factor by which all of a tensor is too large or too small.
     """
 
     block: float
     token: float
     name: str
     ratio: float
+    gain: float = 0.0
+
+    @property
+    def worst(self) -> float:
+        """The largest of block, token and gain; infinite where one of them is not a number."""
+        found = (self.block, self.token, self.gain)
+        return max(math.inf if math.isnan(size) else size for size in found)
 
 
 @dataclass(frozen=True, slots=True)

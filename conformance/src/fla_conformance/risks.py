@@ -69,7 +69,7 @@ DIAGONAL = (
     (130, 8, 192),
     (66, 256, 8),
 )
-FAR_APART = ((1, 64, 64), (17, 17, 60), (64, 64, 64), (129, 100, 8))
+FAR_APART = ((1, 64, 64), (15, 3, 8), (17, 17, 60), (64, 64, 64), (129, 100, 8), (64, 128, 128))
 """The part of the diagonal that every budget has."""
 
 PACKED = (
@@ -80,7 +80,9 @@ PACKED = (
     (0, 0),
     (),
     (130,),
+    (3, 0, 1, 7, 2, 5, 0, 4, 1, 6, 2, 9, 0, 3, 8, 1, 2),
 )
+MANY = PACKED[-1]
 
 
 def risks(contract: Contract, form: str) -> Iterator[Risk]:
@@ -131,14 +133,16 @@ def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
         sizes = {"B": 1 + index % 2, "T": tokens, "H": 1 + index % 3, "K": keys, "V": values}
         if tokens * keys * values > 100_000:
             sizes.update(B=1, H=1)
-        dtype = ("bfloat16", "float16", "float32")[index % 3]
-        yield Risk(base, sizes, dtype=dtype, core=(tokens, keys, values) in FAR_APART)
+        core = (tokens, keys, values) in FAR_APART
+        # A level is reached by one dtype: what is wrong in one of them only must show there.
+        for dtype in dict.fromkeys(("bfloat16", ("bfloat16", "float16", "float32")[index % 3])):
+            yield Risk(base, sizes, dtype=dtype, core=core)
     yield Risk(base, {"T": 0}, core=True)
     yield Risk(base, {"B": 0})
     for lengths in PACKED[1:]:
-        yield Risk(base, lengths=lengths, core=lengths == PACKED[1])
-    yield Risk(base, {"B": 5, "H": 3, "T": 20})
-    yield Risk(base, {"B": 1, "T": 1500})
+        yield Risk(base, lengths=lengths, core=lengths in (PACKED[1], MANY))
+    yield Risk(base, {"B": 6, "H": 9, "T": 20}, core=True)
+    yield Risk(base, {"B": 1, "T": 1500}, core=True)
     yield Risk(base, lengths=(1200, 0, 300))
 
 

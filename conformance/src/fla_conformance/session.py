@@ -220,9 +220,8 @@ def run(
     past = Past(path) if resume and path else None
     if past is not None:
         past.check(head)
-    done = dict(past.results) if past else {}
-    if past is not None and past.died is not None:
-        done.update(_died(prepared.tasks, past.died))
+    died = _died(prepared, past.died) if past is not None and past.died is not None else {}
+    done = {**(past.results if past else {}), **died}
     for row in (*prepared.early, *done.values()):
         tell(row)
     remaining = [task for task in prepared.tasks if task.key not in done]
@@ -230,7 +229,8 @@ def run(
     for row in done.values():
         climb.saw(row)
     with _Recorder(path, head, past is not None) as recorder:
-        for row in prepared.early:
+        # The dead are written down too: another crash must not make this one forgotten.
+        for row in (*prepared.early, *died.values()):
             recorder.end(row)
         for row in _results(prepared, remaining, recorder, climb):
             done[(row.implementation, row.level, row.id)] = row
@@ -273,10 +273,15 @@ def _tasks_of(targets: Iterable[Any], case: Case) -> list[Task]:
     return [Task(target, check_of(case)) for target in concerned]
 
 
-def _died(known: Iterable[Task], key: Key) -> dict[Key, Result]:
+def _died(prepared: Prepared, key: Key) -> dict[Key, Result]:
     """The row of a check that ended the process of the run that is being resumed."""
     text = "the process ended while this check ran"
-    return {task.key: task.result(Outcome.CRASH, text) for task in known if task.key == key}
+    expectations = prepared.settings.expectations
+    return {
+        task.key: expectations.judge(task.result(Outcome.CRASH, text))
+        for task in prepared.tasks
+        if task.key == key
+    }
 
 
 class _Recorder:

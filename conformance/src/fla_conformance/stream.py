@@ -42,7 +42,9 @@ class Stream:
 
     @classmethod
     def append(cls, path: Path) -> Stream:
-        """Go on writing a file."""
+        """Go on writing a file, behind its last whole line: a dying process may have cut one."""
+        with path.open("r+b") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
         return cls(path.open("a", encoding="utf-8"))
 
     def begin(self, key: Key) -> None:

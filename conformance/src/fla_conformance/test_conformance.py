@@ -19,7 +19,7 @@ def test_check(
     result = fla_judge(fla_item)
     record_property("outcome", result.outcome.value)
     if isinstance(result.margin, Margin):
-        record_property("margin", max(result.margin.block, result.margin.token))
+        record_property("margin", result.margin.worst)
     if result.outcome is Outcome.XFAIL:
         pytest.xfail(result.expected)
     if result.outcome is Outcome.REFUSED_DECLARED:

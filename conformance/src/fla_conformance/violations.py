@@ -30,7 +30,7 @@ class Violation:
 
 def outside(contract: Contract, implementation: Implementation) -> Iterator[Violation]:
     """Minimal violations of an implementation's domain that its contract allows."""
-    base = _base(contract, implementation)
+    base = plainest(contract, implementation)
     if base is None:
         return
     seen = set()
@@ -49,8 +49,8 @@ def outside(contract: Contract, implementation: Implementation) -> Iterator[Viol
             yield Violation(case, subject)
 
 
-def _base(contract: Contract, implementation: Implementation) -> Case | None:
-    """The plainest call that is declared."""
+def plainest(contract: Contract, implementation: Implementation) -> Case | None:
+    """The plainest call that is declared; None when nothing near it is."""
     form = next(iter(implementation.forms), "")
     form = form if form in forms_of(contract.name) else forms_of(contract.name)[0]
     features = required(contract, implementation.domain)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fla_conformance.case import Case
+from fla_conformance.laws.between import BETWEEN, REFILL
 from fla_conformance.laws.cases import cases_for
 from fla_conformance.laws.gradmask import GRADMASK
 from fla_conformance.laws.immut import IMMUT
@@ -33,7 +34,7 @@ LAWS: dict[str, Law] = {
     law.name: law
     for law in (
         *(POISON, NANFILL, PREFIX, SPLIT, PACK, PACK_GRAD, STRIDE, OOB_STRIDE),
-        *(REPEAT, BATCHREP, GRADMASK, IMMUT, REDUCE),
+        *(REPEAT, BATCHREP, BETWEEN, REFILL, GRADMASK, IMMUT, REDUCE),
     )
 }
 """Every law by its name."""

@@ -14,6 +14,8 @@ from fla_core.plugins.api import Implementation
 
 _TOKENS = {"chunk": 67, "recurrent": 19}
 """A chunk of 64 and an odd rest; a recurrence has no chunks to cross."""
+_LONG = {"chunk": 600, "recurrent": 150}
+"""Enough for kernels to share one sequence out in time, where it is that which may go wrong."""
 _LENGTHS = {"chunk": (5, 0, 33, 29), "recurrent": (5, 0, 1, 13)}
 
 _BASE = ("g", "gk", "beta", "initial_state", "final_state")
@@ -41,18 +43,20 @@ def cases_for(
 ) -> list[Case]:
     """The cases of one law for one implementation, in a fixed order.
 
-    The first dtype that is served meets a dense batch, packed sequences and a call with every
-    feature there is; other dtypes meet the first of these that the law speaks of, or with the
-    budget ``full`` all. Empty when the law does not concern the implementation.
+    The first dtype that is served meets a dense batch, packed sequences, a call with every feature
+    there is and, of some laws, a long one; other dtypes meet the first of these that the law speaks
+    of, or with the budget ``full`` all. A number takes the first case of each dtype first, like the
+    grid. Empty when the law does not concern the implementation.
     """
-    cases: dict[str, Case] = {}
     served = implementation.domain.dtypes
     dtypes = [name for name in DTYPES if name in served] or list(served)
+    firsts: list[Case] = []
+    others: list[Case] = []
     for dtype in dtypes:
-        found = _configurations(law, contract, implementation, dtype)
-        wanted = list(found) if dtype == dtypes[0] or budget == "full" else list(found)[:1]
-        cases.update((case.id, case) for case in wanted)
-    chosen = list(cases.values())
+        found = list(_configurations(law, contract, implementation, dtype))
+        firsts += found[:1]
+        others += found[1:] if dtype == dtypes[0] or budget == "full" else ()
+    chosen = list({case.id: case for case in (*firsts, *others)}.values())
     return chosen[:budget] if isinstance(budget, int) else chosen
 
 
@@ -64,14 +68,23 @@ def _configurations(
     kind = "recurrent" if form == "recurrent" else "chunk"
     usable = _usable(law, contract, implementation)
     seen = set()
-    for packed, rich in ((False, False), (True, False), (False, True)):
+    kinds = [(False, False), (True, False), (False, True)]
+    for packed, rich, long in [*((*kind, False) for kind in kinds), (False, False, law.long)]:
         names = [*_BASE, *law.needs, *(_RICH if rich else ())]
+        tokens = (_LONG if long else _TOKENS)[kind]
         case = Case(
             contract=contract.name,
             direction=law.direction if implementation.backward else "fwd",
             dtype=dtype,
             form=form,
-            sizes={"B": 2, "T": _TOKENS[kind], "H": 2, "HV": 2, "K": 16, "V": 8},
+            sizes={
+                "B": 2,
+                "T": tokens,
+                "H": 2,
+                "HV": 2,
+                "K": 16,
+                "V": 8,
+            },
         )
         if rich and "gva" in usable:
             case = case.but(sizes={**case.sizes, "HV": 4})

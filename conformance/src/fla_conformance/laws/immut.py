@@ -1,7 +1,13 @@
-"""immut: arguments are as they were, bytes and version counters, and nothing returned is one."""
+"""immut: arguments are as they were, bytes and version counters, and nothing returned is one.
+
+So are torch's settings and generators of random numbers: a kernel that draws from them, or seeds
+them, changes what a model does next.
+"""
 
 from __future__ import annotations
 
+import random
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -11,12 +17,28 @@ from fla_conformance.case import Case
 from fla_conformance.inputs import Inputs
 from fla_conformance.laws.law import Law
 from fla_conformance.laws.runner import Runner
+from fla_core.errors import ImplementationWarning
+from fla_core.plugins.torch_state import TorchState
+
+_SEED = 7919
+"""One that nobody seeds a generator with by himself."""
 
 
 def _check(case: Case, runner: Runner) -> str | None:
-    inputs = runner.inputs(case)
+    inputs = runner.inputs(case.but(seed=case.seed + _SEED))
     before = [(name, t, _bytes(t).clone(), t._version) for name, t in _arguments(inputs)]
-    ran = runner.run(inputs)
+    settings, python = TorchState.take(), random.getstate()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ImplementationWarning)  # of what is looked for here
+        ran = runner.run(inputs)  # seeds the generators first
+    assert settings is not None, "torch has been imported"
+    if changed := settings.restore():
+        return f"settings of torch changed: {', '.join(changed)}"
+    after = runner.device.generators()
+    runner.device.seed(inputs.case.seed)
+    as_seeded = zip(after, runner.device.generators(), strict=True)
+    if random.getstate() != python or not all(torch.equal(a, b) for a, b in as_seeded):
+        return "random numbers were drawn, or their generator was seeded"
     for name, tensor, old, version in before:
         if not torch.equal(_bytes(tensor), old):
             return f"the bytes of {name} changed"

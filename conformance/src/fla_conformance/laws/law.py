@@ -37,6 +37,7 @@ class Law:
         contracts: contracts it speaks of; empty for all that have it.
         level: where it counts.
         speaks_of: narrows the cases further.
+        long: a long call is among the cases.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Law:
     contracts: frozenset[str] = frozenset()
     level: str = "L3"
     speaks_of: Callable[[Case], bool] | None = None
+    long: bool = False
 
     def concerns(self, contract: str, laws: tuple[str, ...]) -> bool:
         """Whether it is among the laws of a contract."""

@@ -98,4 +98,5 @@ BATCHREP = Law(
     batch_repeats((3,)),
     avoids=frozenset({"varlen", "states"}),
     under="repeat",
+    long=True,
 )

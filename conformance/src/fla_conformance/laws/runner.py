@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -120,18 +121,42 @@ class Runner:
         Raises:
             NotExecutedError: something else than the implementation computed it.
         """
-        if self._witness is None:
-            self._witness = self._stack.enter_context(only(self.identity))
-        self._witness.take()
+        self._alone()
         self.device.seed(inputs.case.seed)
         ran = run_inputs(inputs, needs, grads, through)
         self.device.sync()
-        seen = {run.direction: run.plan for run in self._witness.take()}
-        for direction in ("forward", "backward") if ran.gradients else ("forward",):
-            if direction not in seen:
-                raise NotExecutedError(f"{self.identity} did not run {direction}")
-        self.plan = seen["forward"]
+        self._saw(1, backward=bool(ran.gradients))
         return Ran(ran.outputs, ran.gradients, self.plan)
+
+    def interleaved(self, *calls: Inputs) -> list[Ran]:
+        """Run backward calls, all forwards first; then the backwards, in a thread of their own.
+
+        Raises:
+            NotExecutedError: something else than the implementation computed them.
+        """
+        self._alone()
+        self.device.seed(calls[0].case.seed)
+        begun = [Pending.of(inputs, inputs.wanted) for inputs in calls]
+        with ThreadPoolExecutor(1) as pool:
+            ran = list(pool.map(Pending.finish, begun, (inputs.grads for inputs in calls)))
+        self.device.sync()
+        self._saw(len(calls), backward=True)
+        return ran
+
+    def _alone(self) -> Witness:
+        if self._witness is None:
+            self._witness = self._stack.enter_context(only(self.identity))
+        self._witness.take()
+        return self._witness
+
+    def _saw(self, calls: int, backward: bool) -> None:
+        """Make sure that the implementation ran so many times in each direction."""
+        assert self._witness is not None
+        runs = self._witness.take()
+        for direction in ("forward", "backward") if backward else ("forward",):
+            if sum(run.direction == direction for run in runs) < calls:
+                raise NotExecutedError(f"{self.identity} did not run {direction}")
+        self.plan = next(run.plan for run in runs if run.direction == "forward")
 
     def sibling(self, contract: str, case: Case) -> str | None:
         """An implementation of another contract that takes a case: of this plugin, or else core's.
@@ -164,15 +189,32 @@ def run_inputs(
     if inputs.case.direction == "fwd":
         with torch.no_grad():
             return Ran(call(inputs.present), {}, "")
-    wanted = set(inputs.wanted if needs is None else needs)
-    leaves = {n: t.detach().requires_grad_(n in wanted) for n, t in inputs.present.items()}
-    outputs = call(leaves)
-    given = inputs.grads if grads is None else grads
-    roots = [name for name in outputs if name in given]
-    found = torch.autograd.grad(
-        [outputs[name] for name in roots],
-        [leaves[name] for name in sorted(wanted)],
-        [given[name] for name in roots],
-    )
-    detached = {name: output.detach() for name, output in outputs.items()}
-    return Ran(detached, dict(zip(sorted(wanted), found, strict=True)), "")
+    begun = Pending.of(inputs, inputs.wanted if needs is None else needs, call)
+    return begun.finish(inputs.grads if grads is None else grads)
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A call whose backward is still to come."""
+
+    leaves: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, inputs: Inputs, needs: Iterable[str], through: Through | None = None) -> Pending:
+        """Run forward; these gradients will be wanted."""
+        wanted = set(needs)
+        leaves = {n: t.detach().requires_grad_(n in wanted) for n, t in inputs.present.items()}
+        return cls(leaves, (through or inputs.run)(leaves))
+
+    def finish(self, grads: Mapping[str, Tensor]) -> Ran:
+        """Run backward, with these gradients of outputs coming in."""
+        roots = [name for name in self.outputs if name in grads]
+        wanted = sorted(name for name, leaf in self.leaves.items() if leaf.requires_grad)
+        found = torch.autograd.grad(
+            [self.outputs[name] for name in roots],
+            [self.leaves[name] for name in wanted],
+            [grads[name] for name in roots],
+        )
+        detached = {name: output.detach() for name, output in self.outputs.items()}
+        return Ran(detached, dict(zip(wanted, found, strict=True)), "")

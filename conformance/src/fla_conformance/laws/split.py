@@ -103,4 +103,5 @@ SPLIT = Law(
     _check,
     needs=frozenset({"initial_state", "final_state"}),
     avoids=frozenset({"varlen", "reverse", "states", "narrow_state"}),
+    long=True,
 )

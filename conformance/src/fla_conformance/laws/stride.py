@@ -67,7 +67,21 @@ def _check(case: Case, runner: Runner) -> str | None:
     left, right = runner.run(one_row).named, runner.run(copies).named
     if found := disagreement(left, right, case.dtype):
         return f"through {expanded.__name__} views, {found}"
-    return None
+    return _tied(inputs, runner)
+
+
+def _tied(inputs: Inputs, runner: Runner) -> str | None:
+    """Arguments that are one tensor, as tied projections are: who writes to one writes to all.
+
+    An argument that is changed for a while and put back again shows in nothing else.
+    """
+    if inputs.present["q"].shape != inputs.present["k"].shape:
+        return None
+    shared = dict.fromkeys(("q", "k"), inputs.present["k"])
+    left = runner.run(inputs.but(**shared)).named
+    right = runner.run(_through(_copied, inputs.but(**shared))).named
+    found = disagreement(left, right, inputs.case.dtype)
+    return found and f"with q and k in the same memory, {found}"
 
 
 def _through(view: View, inputs: Inputs) -> Inputs:

@@ -16,7 +16,7 @@ import jinja2
 
 from fla_conformance.levels import LEVELS, MEANING, TOLERATED
 from fla_conformance.report.document import Report
-from fla_conformance.report.plots import plots, shown, worst_of
+from fla_conformance.report.plots import plots, shown
 from fla_conformance.result import Outcome, Result
 from fla_core.domain import SHORT_DTYPES
 
@@ -63,7 +63,7 @@ def _render(template: str, report: Report) -> str:
             plots=plots(report.results),
             laws=laws(report.results),
             sections=sections(report.results),
-            margin=lambda row: shown(worst_of(row)) if row.margin else "",
+            margin=lambda row: shown(row.margin.worst) if row.margin else "",
             tolerated=TOLERATED,
             Outcome=Outcome,
         )

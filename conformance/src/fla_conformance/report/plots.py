@@ -63,10 +63,9 @@ def plots(results: Iterable[Result]) -> list[Plot]:
     return [_plot(name, strips) for name, strips in sorted(groups.items())]
 
 
-def worst_of(row: Result) -> float:
-    """The larger of both margins, infinite where one is not a number."""
+def _worst(row: Result) -> float:
     assert row.margin is not None
-    return max((math.inf if math.isnan(m) else m) for m in (row.margin.block, row.margin.token))
+    return row.margin.worst
 
 
 def position(margin: float) -> float:
@@ -92,11 +91,11 @@ def _by_dtype_forward_first(strip: tuple[str, Any]) -> tuple[str, bool]:
 
 
 def _strip(label: str, y: float, rows: list[Result]) -> Strip:
-    rows = sorted(rows, key=lambda row: (worst_of(row), row.id))
+    rows = sorted(rows, key=lambda row: (_worst(row), row.id))
     filled: dict[int, int] = defaultdict(int)
     dots = []
     for row in rows:
-        margin = worst_of(row)
+        margin = _worst(row)
         x = position(margin)
         # Dots that would cover each other are stacked around the row's middle.
         layer = _LAYERS[filled[int(x / _BIN)] % len(_LAYERS)]
@@ -104,7 +103,7 @@ def _strip(label: str, y: float, rows: list[Result]) -> Strip:
         good = row.outcome is Outcome.PASS
         name = row.margin.name if row.margin else ""
         dots.append(Dot(x, y + layer * 5, good, f"{row.id}\n{name}: {shown(margin)} of its limit"))
-    return Strip(label, y, tuple(dots), shown(worst_of(rows[-1])), rows[-1].id)
+    return Strip(label, y, tuple(dots), shown(_worst(rows[-1])), rows[-1].id)
 
 
 def shown(margin: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from fla_conformance.levels import contract_of, revision_of
 from fla_conformance.result import Margin, Outcome, Result
 
-_NUMBERS = ("block", "token", "ratio")
+_NUMBERS = ("block", "token", "gain", "ratio")
 
 
 def to_row(result: Result) -> dict[str, Any]:
