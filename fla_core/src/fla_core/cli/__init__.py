@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typer
 
-from fla_core.cli import backends, bench, doctor, explain, new_plugin, selfcheck, warmup
+from fla_core.cli import backends, bench, doctor, explain, new_plugin, selfcheck, tune, warmup
 from fla_core.cli._group import Group
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ for command in (
     selfcheck.selfcheck,
     warmup.warmup,
     bench.bench,
+    tune.tune,
     new_plugin.new_plugin,
 ):
     app.command()(command)

@@ -6,13 +6,11 @@ import os
 import platform
 from typing import Any
 
-import importlib_metadata
-
 from fla_core.cli._child import Inspection, inspect_plugins
 from fla_core.cli._hints import toolchain
 from fla_core.cli._settings import other_variables, settings_report
 from fla_core.plugins.detect import providers
-from fla_core.plugins.discover import discover
+from fla_core.plugins.discover import discover, version_of
 from fla_core.plugins.record import PluginRecord
 from fla_core.plugins.requirements import unmet
 
@@ -54,15 +52,8 @@ def _versions(found: Inspection) -> list[Row]:
     triton = providers("triton")
     owners = ", ".join(f"from {name}" for name in triton) or "no distribution provides it"
     rows.append(("triton", " | ".join(triton.values()), owners))
-    rows += [(name, _version(name), "") for name in ("numpy", "pluggy", "fla-kernels-core")]
+    rows += [(name, version_of(name), "") for name in ("numpy", "pluggy", "fla-kernels-core")]
     return [{"name": n, "version": v or "not installed", "note": note} for n, v, note in rows]
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib_metadata.version(name)
-    except importlib_metadata.PackageNotFoundError:
-        return ""
 
 
 def _plugin(index: int, record: PluginRecord, found: Inspection) -> Row:

@@ -30,7 +30,7 @@ Say = Callable[[dict[str, Any]], None]
 
 def main(skip: frozenset[int]) -> None:
     """Inspect every plugin that is not to be skipped, in the order of the registry."""
-    say = _channel()
+    say = channel()
     say({"phase": "torch"})
     devices = _torch(say)
     for index, record in enumerate(_registry()):
@@ -42,7 +42,7 @@ def main(skip: frozenset[int]) -> None:
     os._exit(0)
 
 
-def _channel() -> Say:
+def channel() -> Say:
     """Keep the real stdout for the protocol; what plugins print goes to stderr."""
     lines = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)

@@ -38,7 +38,7 @@ def discover() -> list[PluginRecord]:
 
 def reference_record() -> PluginRecord:
     """The record of the plugin that is always there."""
-    origin = Origin(CORE, _version(CORE), built_in=True)
+    origin = Origin(CORE, version_of(CORE), built_in=True)
     return PluginRecord(REFERENCE, origin, REFERENCE_TARGET)
 
 
@@ -51,7 +51,8 @@ def in_memory(name: str, module: Any, distribution: str = "in memory") -> Plugin
     return record
 
 
-def _version(distribution: str) -> str:
+def version_of(distribution: str) -> str:
+    """Version of an installed distribution; ``""`` when it is not installed."""
     try:
         return importlib_metadata.version(distribution)
     except importlib_metadata.PackageNotFoundError:

@@ -51,3 +51,8 @@ def fla_conformance_device(device: str) -> Any:
 @hookspec
 def fla_conformance_cases(op: str, rng: Any) -> Iterable[Any]:  # type: ignore[empty-body]
     """Return extra conformance cases of one contract; cases cannot be removed."""
+
+
+@hookspec
+def fla_tuner() -> str:  # type: ignore[empty-body]
+    """Return ``"module:function"`` from a device to a :class:`fla_core.plugins.tuning.Tuner`."""

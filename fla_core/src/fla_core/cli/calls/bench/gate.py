@@ -78,39 +78,69 @@ class Golds:
         return found
 
 
+Definitions = tuple[measure.Evaluate, measure.Evaluate]
+DEFINITIONS: Definitions = (measure.by_token, measure.by_chunks)
+"""What is right, of small calls and of a slice of a large one."""
+
+
 def check(
     workload: Workload,
     timed: Problem,
     function: Function,
     golds: Golds,
-    definitions: tuple[measure.Evaluate, measure.Evaluate] = (measure.by_token, measure.by_chunks),
+    definitions: Definitions = DEFINITIONS,
 ) -> Verdict:
-    """Compare a function with the definition.
+    """Compare a function with the definition, on small calls and on the timed one.
 
     Args:
         workload: what is timed.
         timed: its tensors; gradients are compared if they require them.
         function: calls the implementation.
         golds: what is known already.
-        definitions: what is right, of the small calls and of the slice.
+        definitions: what is right.
     """
-    grad, device = bool(timed.trained), timed.device
-    errors, failures, bound = dict[str, float](), [], 0.0
-    for case, small in _small(workload).items():
-        problem = small.make(device, grad)
-        right = golds.small(small, problem, definitions[0])
+    few = small(workload, timed, function, golds, definitions)
+    whole = sliced_call(workload, timed, function, golds, definitions)
+    failure = "; ".join(v.failure for v in (few, whole) if v.failure)
+    return Verdict({**few.errors, **whole.errors}, max(few.bound, whole.bound), failure)
+
+
+def small(
+    workload: Workload,
+    timed: Problem,
+    function: Function,
+    golds: Golds,
+    definitions: Definitions = DEFINITIONS,
+) -> Verdict:
+    """Compare small calls."""
+    errors, failures, bound = dict[str, float](), list[str](), 0.0
+    for case, few in _small(workload).items():
+        problem = few.make(timed.device, bool(timed.trained))
+        right = golds.small(few, problem, definitions[0])
         answers = differentiated(problem, function, right.cotangents)
         found = {n: measure.error(problem, n, x, right) for n, x in _judged(problem, answers)}
         errors[case], bound = max(found.values()), max(bound, measure.bound(problem))
         failures += _failures(case, found, measure.bound(problem))
+    return Verdict(errors, bound, "; ".join(failures))
+
+
+def sliced_call(
+    workload: Workload,
+    timed: Problem,
+    function: Function,
+    golds: Golds,
+    definitions: Definitions = DEFINITIONS,
+) -> Verdict:
+    """Compare the last row and head of the timed call."""
     part = slice_of(timed)
     right = golds.slice(workload, part, definitions[1])
     answers = differentiated(timed, function, _spread(timed, function, right.cotangents))
     own = {n: x for n, x in _judged(timed, answers) if not _summed(timed, n)}
     found = {n: measure.error(part, n, sliced(timed, n, x), right) for n, x in own.items()}
-    errors["slice"], bound = max(found.values()), max(bound, measure.bound(part))
-    failures += _failures("slice", found, measure.bound(part))
-    return Verdict(errors, bound, "; ".join(failures))
+    bound = measure.bound(part)
+    return Verdict(
+        {"slice": max(found.values())}, bound, "; ".join(_failures("slice", found, bound))
+    )
 
 
 def differentiated(

@@ -16,7 +16,7 @@ from fla_core.cli.calls.bench.recipes import Recipe
 from fla_core.cli.calls.bench.workload import keywords, outputs_of
 from fla_core.cli.calls.problem import Problem
 from fla_core.errors import ContractError, FlaError
-from fla_core.plugins.discover import CORE
+from fla_core.plugins.discover import CORE, version_of
 
 OURS, ANCHOR = "ours", "sdpa"
 ROOTS = {OURS: "fla_core.ops", "fla": "fla.ops"}
@@ -114,8 +114,8 @@ def _imported(module: str) -> ModuleType | None:
 
 def _version(root: ModuleType) -> str:
     if root is ops:
-        return importlib_metadata.version(CORE)
+        return version_of(CORE)
     top = root.__name__.partition(".")[0]
     owners = importlib_metadata.packages_distributions().get(top, ())
-    versions = [importlib_metadata.version(name) for name in owners]
+    versions = [version_of(name) for name in owners]
     return versions[0] if versions else str(getattr(root, "__version__", ""))

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import importlib_metadata
 import torch
 
 from fla_core.cli.calls.bench.recipes import sizes_text
 from fla_core.errors import ContractError
+from fla_core.plugins.discover import version_of
 
 SCHEMA = "fla-bench/1"
 DIRECTIONS = ("fwd", "both", "decode")
@@ -100,7 +100,7 @@ def machine(device: torch.device) -> dict[str, str]:
     module = torch.get_device_module(device) if device.type != "cpu" else None
     name = module.get_device_name(device) if module is not None else _processor()
     names = ("torch", "triton", "fla-kernels-core", "fla-kernels-triton", "tilelang")
-    versions = {one: _version(one) for one in names}
+    versions = {one: version_of(one) for one in names}
     return {
         "device": str(name),
         "system": platform.platform(),
@@ -171,13 +171,6 @@ def read(path: Path) -> Stored:
         expected = f"a file that bench wrote ({SCHEMA})"
         got = f"{path}: {type(error).__name__}: {error}"
         raise ContractError("bench", "file", expected, got) from None
-
-
-def _version(distribution: str) -> str:
-    try:
-        return importlib_metadata.version(distribution)
-    except importlib_metadata.PackageNotFoundError:
-        return ""
 
 
 def _processor() -> str:
