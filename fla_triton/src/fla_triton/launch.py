@@ -30,11 +30,21 @@ _RAW_FORM = triton.__version__.startswith("3.6.")
 class Ready:
     """A compiled kernel for one device and one set of kinds of arguments."""
 
-    __slots__ = ("_compiled", "_constants", "_device", "_function", "_metadata", "_places", "_run")
+    __slots__ = (
+        "_compiled",
+        "_constants",
+        "_device",
+        "_function",
+        "_kernel",
+        "_metadata",
+        "_places",
+        "_run",
+    )
 
     def __init__(
-        self, compiled: Any, arguments: tuple[Any, ...], constants: tuple[Any, ...]
+        self, kernel: Any, compiled: Any, arguments: tuple[Any, ...], constants: tuple[Any, ...]
     ) -> None:
+        self._kernel = kernel  # looked up by its identity, which must not pass to another
         self._compiled = compiled
         self._constants = constants
         self._places = tuple(i for i, a in enumerate(arguments) if isinstance(a, Tensor))
@@ -43,13 +53,6 @@ class Ready:
         if _RAW_FORM and compiled.metadata.target.backend == "cuda":
             self._run = compiled.run
             self._function, self._metadata = compiled.function, compiled.packed_metadata
-
-    def launch(self, grid: int, arguments: tuple[Any, ...]) -> None:
-        """Launch for arguments of the kinds it was compiled for."""
-        passed = list(arguments)
-        for place in self._places:
-            passed[place] = arguments[place].data_ptr()
-        self._launch(grid, arguments, passed)
 
     def repeat(self, grid: int, arguments: tuple[Any, ...]) -> bool:
         """Launch for arguments that differ in numbers and addresses only.
@@ -63,10 +66,11 @@ class Ready:
             addresses |= address
         if addresses % _ALIGNMENT:
             return False
-        self._launch(grid, arguments, passed)
+        self.launch(grid, arguments, passed)
         return True
 
-    def _launch(self, grid: int, arguments: tuple[Any, ...], passed: list[Any]) -> None:
+    def launch(self, grid: int, arguments: tuple[Any, ...], passed: list[Any]) -> None:
+        """Launch for arguments of the kinds it was compiled for; ``passed`` has addresses."""
         run = self._run
         if run is None or _hooked():
             self._compiled[(grid, 1, 1)](*arguments, *self._constants)
@@ -118,28 +122,23 @@ def launch(
     """
     if not grid:
         return None
-    key = (
-        kernel,
-        arguments[0].device,
-        warps,
-        stages,
-        registers,
-        *constants.values(),
-        *map(_kind, arguments),
-    )
+    kinds, passed = _kinds(arguments)
+    # Triton hashes a kernel by its source, under a lock.
+    told = (id(kernel), arguments[0].device, warps, stages, registers)
+    key = (*told, *constants, *constants.values(), *kinds)
     ready = _compiled.get(key)
     if ready is not None:
-        ready.launch(grid, arguments)
+        ready.launch(grid, arguments, passed)
         return ready
     _refuse_capture(kernel, arguments[0])
-    told = {"num_warps": warps, "num_stages": stages}
+    options = {"num_warps": warps, "num_stages": stages}
     if registers is not None:
-        told["maxnreg"] = registers
-    compiled = kernel[(grid,)](*arguments, **constants, **told)
+        options["maxnreg"] = registers
+    compiled = kernel[(grid,)](*arguments, **constants, **options)
     if compiled is None:  # the interpreter compiles nothing
         return None
-    names = kernel.arg_names[len(arguments) :]
-    ready = _compiled[key] = Ready(compiled, arguments, tuple(constants[name] for name in names))
+    ordered = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
+    ready = _compiled[key] = Ready(kernel, compiled, arguments, ordered)
     return ready
 
 
@@ -193,13 +192,23 @@ def _aligned(arguments: tuple[Any, ...]) -> bool:
     return not any(a.data_ptr() % _ALIGNMENT for a in arguments if isinstance(a, Tensor))
 
 
-def _kind(argument: Any) -> Any:
-    """What a compiled kernel depends on: dtype and alignment of a tensor, width of a number."""
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.data_ptr() % _ALIGNMENT == 0
-    if isinstance(argument, int):
-        return -_INT32 <= argument < _INT32
-    return type(argument)
+def _kinds(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+    """What a compiled kernel depends on, and the arguments with addresses in place of tensors.
+
+    Of a tensor that is dtype and alignment, of an integer its width, of anything else its type.
+    """
+    kinds: list[Any] = []
+    passed: list[Any] = []
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            address = argument.data_ptr()
+            kinds += (argument.dtype, address % _ALIGNMENT == 0)
+            passed.append(address)
+        else:
+            narrow = isinstance(argument, int) and -_INT32 <= argument < _INT32
+            kinds += (type(argument), narrow)
+            passed.append(argument)
+    return kinds, passed
 
 
 def _hooked() -> bool:
