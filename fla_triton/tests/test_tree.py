@@ -16,8 +16,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 LIMITS = {"torch.float32": 40.0, "torch.float16": 3.0, "torch.bfloat16": 3.0}
-"""In half units of the last place. In 16 bits each term has its factors' roundings; in float32 a
-decay has one rounding for every gate, and that of its exponent, which is 10 units for exp(-15)."""
+"""In half units of the last place. In 16 bits each term has its factors' roundings; in float32 what
+shows is that of exponents, 15 units for exp(-15)."""
 
 
 def test_the_tree_agrees_with_sums_in_float64() -> None:

@@ -140,3 +140,15 @@ def new_state(call: Call, problem: Problem) -> Tensor:
     """An unwritten state of every sequence and head."""
     q, _, _ = qkv(call)
     return float32(q, problem.sequences, problem.heads, problem.K, problem.V)
+
+
+def gradients_of_nothing(
+    call: Call, dlast: Tensor | None, needs: frozenset[str]
+) -> dict[str, Tensor]:
+    """Gradients of a call without tokens: the initial state is the final one."""
+    found = {
+        n: torch.zeros_like(t) for n, t in call.tensors.items() if t is not None and n in needs
+    }
+    if "initial_state" in needs and dlast is not None:
+        found["initial_state"] = dlast.clone()
+    return found

@@ -44,6 +44,7 @@ class Row:
 ROWS = (
     Row("simple_gla", "scalar_decay", (*STATES, "g", "g_gamma")),
     Row("linear_attn", "scalar_decay"),
+    Row("gla", "channel_decay", required=("gk",)),
     Row("delta_rule", "delta", required=("beta",)),
     Row("gated_delta_rule", "delta", (*STATES, "g"), required=("beta",)),
     Row("kda", "delta_channel"),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fla_core.call import Call
-from fla_triton.calls import boundaries, new_state, problem_of, start_of
+from fla_triton.calls import boundaries, gradients_of_nothing, new_state, problem_of, start_of
 from fla_triton.delta_plan import DeltaPlan, decode_plan, plan
 from fla_triton.delta_stages import Stages
 from fla_triton.kernels.delta_recurrent import delta_recurrent
@@ -121,14 +121,3 @@ def decode(call: Call, problem: Problem, planned: Launch, o: Tensor, last: Tenso
         planned.warps,
         planned.stages,
     )
-
-
-def gradients_of_nothing(
-    call: Call, dlast: Tensor | None, needs: frozenset[str]
-) -> dict[str, Tensor]:
-    found = {
-        n: torch.zeros_like(t) for n, t in call.tensors.items() if t is not None and n in needs
-    }
-    if "initial_state" in needs and dlast is not None:
-        found["initial_state"] = dlast.clone()
-    return found

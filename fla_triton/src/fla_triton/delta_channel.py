@@ -20,8 +20,8 @@ from fla_triton.delta_channel_plan import plan
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Stages
 from fla_triton.kernels.delta_channel_gradients import delta_channel_gradients
-from fla_triton.kernels.delta_channel_outputs import scored_dv, scored_outputs
 from fla_triton.kernels.delta_channel_prepare import delta_channel_prepare
+from fla_triton.kernels.scored_outputs import scored_dv, scored_outputs
 from fla_triton.plan import Problem
 from fla_triton.profiles import Profile
 
@@ -101,6 +101,7 @@ class ChannelStages(Stages):
             (errors.q, errors.u, errors.scores, states, o),
             (self.call.scale,),
             columns=-(-self.problem.V // self.todo.launches["outputs"].constants["BV"]),
+            TURNED=False,
         )
 
     def gradients(

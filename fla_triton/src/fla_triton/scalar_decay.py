@@ -22,6 +22,7 @@ from fla_triton.calls import (
     common,
     float32,
     gates,
+    gradients_of_nothing,
     new_state,
     precision,
     qkv,
@@ -89,7 +90,7 @@ class Kernels:
         key = ("backward", needs, do.dtype, None if dlast is None else dlast.dtype)
         todo = settled(call, key, self._plan_backward)
         if not todo.problem.tokens or not todo.problem.sequences:
-            return _gradients_of_nothing(call, dlast, needs)
+            return gradients_of_nothing(call, dlast, needs)
         return self._gradients(call, todo, do, dlast, needs)
 
     def _plan_forward(self, problem: Problem) -> Plan | Launch:
@@ -105,10 +106,16 @@ class Kernels:
         start = start_of(call)
 
         def settle() -> Settling:
-            states = {"HAS_START": start is not None, "HAS_LAST": last is not None}
-            return recurrent_outputs, todo.plan, {**common(call, todo.problem), **states}
+            constants = {
+                **common(call, todo.problem),
+                "HAS_GK": False,
+                "HAS_GV": False,
+                "HAS_START": start is not None,
+                "HAS_LAST": last is not None,
+            }
+            return recurrent_outputs, todo.plan, constants
 
-        tensors = (q, k, v, *gates(call), start, o, last, boundaries(call))
+        tensors = (q, k, v, *gates(call), None, None, start, o, last, boundaries(call))
         todo.launches.run("decode", (*tensors, q.shape[1], call.scale), settle)
 
     def _chunks(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
@@ -259,14 +266,3 @@ class Kernels:
 def _planned(kernels: Kernels, problem: Problem, direction: str) -> Plan:
     tiles = kernels.choose(problem, direction)
     return plan(problem, direction, kernels.profile, tiles)
-
-
-def _gradients_of_nothing(
-    call: Call, dlast: Tensor | None, needs: frozenset[str]
-) -> dict[str, Tensor]:
-    found = {
-        n: torch.zeros_like(t) for n, t in call.tensors.items() if t is not None and n in needs
-    }
-    if "initial_state" in needs and dlast is not None:
-        found["initial_state"] = dlast.clone()
-    return found

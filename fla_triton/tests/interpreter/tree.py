@@ -21,13 +21,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fla_triton.kernels.common import load_rows, store_rows
-from fla_triton.kernels.tree import (
-    both_ways,
-    load_decays,
-    own_scores,
-    pair_gradients,
-    pair_scores,
-)
+from fla_triton.kernels.spans import behind, decays, load_gates, up_to
+from fla_triton.kernels.tree import both_ways, own_scores, pair_gradients, pair_scores
 from interpreter.shims import correct_bfloat16, watch_bounds
 
 Tensors = dict[str, Tensor]
@@ -40,7 +35,6 @@ def one_block(
     right,
     g,
     dscores,
-    strict,
     scores,
     dleft,
     dright,
@@ -51,31 +45,46 @@ def one_block(
     K: tl.constexpr,
     BK: tl.constexpr,
     BT: tl.constexpr,
+    LEVELS: tl.constexpr,
 ):
-    """Everything the tree gives, of one block; scores in both ways, which must agree."""
+    """Everything that the tree and its sums of gates give, of one block."""
     inner = tl.arange(0, BT)
     live = inner < length
     square = inner[:, None] * BT + inner[None, :]
-    pairs = both_ways(tl.load(dscores + square), right.dtype.element_ty)
+    dtype: tl.constexpr = right.dtype.element_ty
+    pairs = both_ways(tl.load(dscores + square), dtype)
     found = tl.zeros([BT, BT], dtype=tl.float32)
-    again = tl.zeros([BT, BT], dtype=tl.float32)
     for column in range(0, K, BK):
         tile_left = load_rows(left, inner, live, 0, column, 1, K, BT, BK)
         tile_right = load_rows(right, inner, live, 0, column, 1, K, BT, BK)
-        decays = load_decays(g, inner, live, 0, column, 1, K, BT, BK)
+        high, low = load_gates(g, inner, live, 0, column, 1, K, BT, BK, dtype)
         own = own_scores(tile_left, tile_right)
         found += tl.where(inner[:, None] == inner[None, :], own[:, None], 0.0)
-        found, _, _ = pair_scores(found, tile_left, tile_right, decays, BT, BK, "ieee")
-        again, a, b, c, d, e = pair_gradients(
-            again, pairs, tile_left, tile_right, decays, BT, BK, True, True, "ieee"
+        found = pair_scores(found, tile_left, tile_right, high, low, BT, BK, LEVELS, "ieee")
+        nothing = tl.zeros([BT, BK], dtype=tl.float32)
+        a, b, c = pair_gradients(
+            nothing,
+            nothing,
+            nothing,
+            pairs,
+            tile_left,
+            tile_right,
+            high,
+            low,
+            BT,
+            BK,
+            LEVELS,
+            True,
+            "ieee",
         )
         store_rows(dleft, a, inner, live, 0, column, 1, K, BT, BK)
         store_rows(dright, b, inner, live, 0, column, 1, K, BT, BK)
         store_rows(dg, c, inner, live, 0, column, 1, K, BT, BK)
+        d = decays(up_to(BT), high, low, "ieee")
         store_rows(since, d, inner, live, 0, column, 1, K, BT, BK)
+        e = decays(behind(BT), high, low, "ieee")
         store_rows(until, e, inner, live, 0, column, 1, K, BT, BK)
     tl.store(scores + square, found)
-    tl.store(strict + square, again)
 
 
 def by_sums(x: Tensors) -> tuple[Tensors, Tensors]:
@@ -102,6 +111,10 @@ def by_sums(x: Tensors) -> tuple[Tensors, Tensors]:
         }
 
     sizes = reduced(terms.abs(), pulls.abs(), left.abs(), right.abs())
+    for name in ("since", "until"):
+        sizes[name] = sizes[name] * (
+            1 - sizes[name].clamp_min(1e-300).log()
+        )  # the exponent is rounded as well
     return reduced(terms, pulls, left, right), sizes
 
 
@@ -112,12 +125,11 @@ def by_tree(x: Tensors, block: int, width: int) -> Tensors:
     found["scores"] = torch.empty(block, block)
     dscores = torch.zeros(block, block)
     dscores[:tokens, :tokens] = x["dscores"]
-    strict = torch.empty(block, block)
-    given = (x["left"], x["right"], x["g"], dscores, strict, *(found[name] for name in RESULTS))
-    one_block[(1,)](*given, tokens, K=channels, BK=width, BT=block)
+    given = (x["left"], x["right"], x["g"], dscores, *(found[name] for name in RESULTS))
+    levels = block.bit_length() - 1
+    one_block[(1,)](*given, tokens, K=channels, BK=width, BT=block, LEVELS=levels)
     beyond = found["scores"][tokens:].abs().max() if tokens < block else 0.0
     assert beyond == 0.0, "tokens that are not there have scores"
-    assert torch.equal(strict, found["scores"].tril(-1)), "gradients come with other scores"
     return {**found, "scores": found["scores"][:tokens, :tokens]}
 
 

@@ -142,6 +142,12 @@ def decay(exponent):
 
 
 @triton.jit
+def step_decay(gate):
+    """``exp`` of one token's log decay, by which a state is multiplied."""
+    return tl.exp2(tl.where(gate < FLOOR, FLOOR, gate) * LOG2E)
+
+
+@triton.jit
 def pair_decays(whole, rest, unit, BT: tl.constexpr):
     """``exp`` of the gates between two tokens of a block, later by row; zero above the diagonal."""
     inner = tl.arange(0, BT)

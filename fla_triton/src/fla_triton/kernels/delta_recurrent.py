@@ -15,13 +15,7 @@ so that no sum runs between programs.
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.common import FLOOR, LOG2E, sequence_at, state_places
-
-
-@triton.jit
-def step_decay(gate):
-    """``exp`` of one token's log decay, by which a state is multiplied."""
-    return tl.exp2(tl.where(gate < FLOOR, FLOOR, gate) * LOG2E)
+from fla_triton.kernels.common import sequence_at, state_places, step_decay
 
 
 @triton.jit(do_not_specialize=["T", "scale"])

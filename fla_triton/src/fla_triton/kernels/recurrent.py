@@ -1,18 +1,18 @@
-"""Token by token, for a few tokens: decoding, with one decay a head.
+"""Token by token, for a few tokens: decoding, with decays of heads, of key and of value channels.
 
-    S_t = exp(g_t) S_{t-1} + k_t v_t^T;  o_t = scale S_t^T q_t
+    S_t = exp(g_t) diag(exp(gk_t)) S_{t-1} diag(exp(gv_t)) + k_t v_t^T;  o_t = scale S_t^T q_t
 
 The state is read and written once and everything else is small: 8 N H K V bytes, 4 N H K V flops a
 token. No matrix units, no rounding of the state. One program takes a few columns of one head's
 state, whole in K, so that o needs no sum between programs.
 
-Measured on an H200: one token of B64 H32 K = V = 128 in 75 us, 84 % of the rate of copying.
+Measured on an H200 with decays of heads: one token of B64 H32 K = V = 128 in 75 us, 84 % of the rate of copying.
 """
 
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.common import FLOOR, LOG2E, sequence_at, state_places
+from fla_triton.kernels.common import sequence_at, state_places, step_decay
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -22,6 +22,8 @@ def recurrent_outputs(
     v,
     g,
     gamma,
+    gk,
+    gv,
     start,
     o,
     last,
@@ -35,6 +37,8 @@ def recurrent_outputs(
     BV: tl.constexpr,
     HAS_G: tl.constexpr,
     HAS_GAMMA: tl.constexpr,
+    HAS_GK: tl.constexpr,
+    HAS_GV: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_LAST: tl.constexpr,
     VARLEN: tl.constexpr,
@@ -65,7 +69,13 @@ def recurrent_outputs(
             x = gate
             if HAS_G:
                 x += tl.load(g + row).to(tl.float32)
-            state *= tl.exp2(tl.where(x < FLOOR, FLOOR, x) * LOG2E)
+            state *= step_decay(x)
+        if HAS_GK:
+            x = tl.load(gk + row * K + keys, mask=keys < K, other=0.0).to(tl.float32)
+            state *= step_decay(x)[:, None]
+        if HAS_GV:
+            x = tl.load(gv + row * V + values, mask=values < V, other=0.0).to(tl.float32)
+            state *= step_decay(x)[None, :]
         state += key[:, None] * value[None, :]
         out = tl.sum(query[:, None] * state, 0) * scale
         tl.store(o + row * V + values, out.to(o.dtype.element_ty), mask=values < V)

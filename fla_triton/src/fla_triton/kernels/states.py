@@ -5,27 +5,27 @@ For one head with running log decays G inside a chunk of C tokens and G_C its to
     forward   S_{c+1} = exp(G_C) S_c + sum_s k_s (exp(G_C - G_s) v_s)^T
     backward  dS_{c-1} = exp(G_C) dS_c + sum_s q_s (scale exp(G_s) do_s)^T
 
-Decays of key channels are factors of k or q and of the rows of S, those of value channels of v or
-do and of its columns. Both are one loop: ``a`` is k or q, ``b`` is v or do, and the loop runs over
-chunks in either direction. The state stays in registers in float32; each chunk's is written once,
-in the dtype in which matrix products read it. A sequence whose programs would leave the chip idle
-is cut into segments: one pass sums each segment from zero, ``chain`` joins them, and a second pass
-starts each segment where the one before it ended. Value channels that decay are not cut.
+Both are one loop: ``a`` is k or q, ``b`` is v or do, and the loop runs over chunks in either
+direction. Where key channels decay (``HAS_GK``), or value channels too (``HAS_GV``), a and b come
+with all factors in them, and what a chunk leaves of rows and columns of the state comes ready made
+(``channel_prepare``). The state stays in registers in float32; each chunk's is written once, in the
+dtype in which matrix products read it. A sequence whose programs would leave the chip idle is cut
+into segments: one pass sums each segment from zero, ``chain`` joins them, and a second pass starts
+each segment where the one before it ended. States whose columns decay are not cut.
 
 Bytes for N sequences of T tokens: a and b once (twice with segments), T / C * K * V elements of
-states; gates of channels as often as k or v. Flops: 2 T K V a head.
+states. Flops: 2 T K V a head.
 
 Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16 with one decay a head, where copying
 reaches 4.27 TB/s: 0.083 ms, 57 % of that rate.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
-# ruff: noqa: C901, SIM108
+# ruff: noqa: SIM108
 
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.channel_gates import since_start, until_end
 from fla_triton.kernels.common import (
     decay,
     first_slot,
@@ -73,9 +73,9 @@ def chunk_states(
 ):
     """One program: one tile of one head's state over one segment of one sequence.
 
-    ``TOTALS`` writes what the segment adds to a state of zero (``last``) and its log decay, of
-    each row if ``HAS_GK`` (``logs``); otherwise the state at each chunk (``states``) and, after the
-    last segment, ``last``.
+    ``TOTALS`` writes what the segment adds to a state of zero (``last``) and its log decay, or the
+    factors of its rows if ``HAS_GK`` (``logs``); otherwise the state at each chunk (``states``)
+    and, after the last segment, ``last``.
     """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -99,7 +99,7 @@ def chunk_states(
     if HAS_START:
         state += tl.load(start + places, mask=mask, other=0.0)
     if HAS_GK:
-        log = tl.zeros([BK], dtype=tl.float32)
+        log = tl.full([BK], 1.0, dtype=tl.float32)
     else:
         log = 0.0
     for step in range(begin, end):
@@ -113,21 +113,16 @@ def chunk_states(
         tile_a = load_rows(a, rows, live, h, row, H, K, C, BK)
         tile_b = load_rows(b, rows, live, h, column, H, V, C, BV)
         if HAS_GK:
-            if REVERSE:
-                weights, total = since_start(gk, rows, live, h, row, H, K, C, BK)
-                weights *= scale
-            else:
-                weights, total = until_end(gk, rows, live, h, row, H, K, C, BK)
-            tile_a = (tile_a * weights).to(tile_a.dtype)
-            state *= decay(total)[:, None]
-            log += total
+            keys = row + tl.arange(0, BK)
+            place = tl.cast(slot + c, tl.int64) * H + h
+            total = tl.load(gk + place * K + keys, mask=keys < K, other=0.0)
+            state *= total[:, None]
+            log *= total
         if HAS_GV:
-            if REVERSE:
-                weights, total = since_start(gv, rows, live, h, column, H, V, C, BV)
-            else:
-                weights, total = until_end(gv, rows, live, h, column, H, V, C, BV)
-            tile_b = (tile_b * weights).to(tile_b.dtype)
-            state *= decay(total)[None, :]
+            values = column + tl.arange(0, BV)
+            place = tl.cast(slot + c, tl.int64) * H + h
+            total = tl.load(gv + place * V + values, mask=values < V, other=0.0)
+            state *= total[None, :]
         if HAS_G or HAS_GAMMA:
             running, until, total, _, _, _ = running_gates(
                 g, gamma, rows, live, h, H, C, HAS_G, HAS_GAMMA
@@ -179,8 +174,8 @@ def chain(
         added = tl.load(joints + joint * KV + inner, mask=mask, other=0.0)
         tl.store(joints + joint * KV + inner, carry, mask=mask)
         if HAS_GK:
-            log = tl.load(logs + joint * K + inner // V, mask=mask, other=0.0)
+            factor = tl.load(logs + joint * K + inner // V, mask=mask, other=0.0)
         else:
-            log = tl.load(logs + joint)
-        carry = carry * decay(log) + added
+            factor = decay(tl.load(logs + joint))
+        carry = carry * factor + added
     tl.store(joints + (head * segments + segments - 1) * KV + inner, carry, mask=mask)

@@ -3,7 +3,11 @@
     o_i = scale S^T q_in_i + sum_{j <= i} P_ij v_j,      dv_j = sum_{i >= j} P_ij do_i
 
 with S the state before the chunk, ``q_in`` queries decayed from the chunk's start, and P the causal
-scores with scale and decays in them. All chunks at once.
+scores with scale and decays in them. All chunks at once. Without a delta rule dv has a state's part
+as well, and is the first form once more, ``TURNED``: with dS the gradient of the state after the
+chunk and ``k_out`` keys decayed until the chunk's end,
+
+    dv_j = dS^T k_out_j + sum_{i >= j} P_ij do_i.
 
 Bytes a token and head: q_in and v read, o written, C of P and K V / C of states read; do read, dv
 written and C of P read. Flops: 2 K V + 2 V C; 2 V C.
@@ -39,10 +43,11 @@ def scored_outputs(
     BK: tl.constexpr,
     BV: tl.constexpr,
     C: tl.constexpr,
+    TURNED: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: BV columns of the outputs of one chunk of one head."""
+    """One program: BV columns of the outputs of one chunk of one head; P^T for P if ``TURNED``."""
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
     column = (pid % NV) * BV
@@ -61,6 +66,8 @@ def scored_outputs(
         acc = tl.dot(tile_q, state, acc=acc, input_precision=PRECISION)
     acc *= scale
     tile_p = load_rows(scores, rows, live, h, 0, H, C, C, C)
+    if TURNED:
+        tile_p = tl.trans(tile_p)
     tile_v = load_rows(v, rows, live, h, column, H, V, C, BV)
     acc = tl.dot(tile_p, tile_v, acc=acc, input_precision=PRECISION)
     store_rows(o, acc, rows, live, h, column, H, V, C, BV)

@@ -1,0 +1,293 @@
+"""Linear attention whose key channels decay separately: host code around the kernels.
+
+Serves the contract ``gla``. Nothing here is tuned at run time, and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fla_core.call import Call
+from fla_triton.calls import (
+    Settled,
+    boundaries,
+    chunk_table,
+    float32,
+    gradients_of_nothing,
+    new_state,
+    precision,
+    qkv,
+    settled,
+    start_of,
+)
+from fla_triton.channel_plan import plan
+from fla_triton.kernels.channel_gradients import channel_gradients
+from fla_triton.kernels.channel_prepare import channel_prepare
+from fla_triton.kernels.recurrent import recurrent_outputs
+from fla_triton.kernels.scored_outputs import scored_outputs
+from fla_triton.kernels.states import chain, chunk_states
+from fla_triton.launch import Settling
+from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, decode_plan
+from fla_triton.profiles import Profile
+
+Outputs = tuple[Tensor, ...]
+
+
+class Prepared(NamedTuple):
+    """What ``channel_prepare`` leaves of a call.
+
+    Attributes:
+        q_in: queries as the state before their chunk meets them, scale among their factors.
+        k_out: keys as the state after their chunk keeps them.
+        scores: of each chunk's pairs, scale among their factors, ``[B, T, H, C]``.
+        totals: what each chunk leaves of the state's rows, ``[slots, H, K]``, float32.
+    """
+
+    q_in: Tensor
+    k_out: Tensor
+    scores: Tensor
+    totals: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The implementation on one kind of chip.
+
+    Attributes:
+        profile: the chip.
+    """
+
+    profile: Profile
+
+    def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
+        """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
+        todo = settled(call, "forward", self._plan_forward)
+        _, _, v = qkv(call)
+        o, last = torch.empty_like(v), None
+        if "final_state" in call.features:
+            last = new_state(call, todo.problem)
+        wanted = (o,) if last is None else (o, last)
+        if not todo.problem.tokens or not todo.problem.sequences:
+            start = start_of(call)
+            if last is not None:
+                last.zero_() if start is None else last.copy_(start)
+        elif isinstance(todo.plan, Plan):
+            made = self._prepare(call, todo)
+            states = self._states(call, todo, made, (made.k_out, v), start_of(call), last)
+            self._outputs(call, todo, "outputs", (made.q_in, v, made.scores, states, o))
+        else:
+            self._decode(call, todo, o, last)
+        return wanted, ()
+
+    def backward(
+        self,
+        call: Call,
+        residuals: Outputs,
+        grads: Sequence[Tensor | None],
+        needs: frozenset[str],
+    ) -> Mapping[str, Tensor]:
+        """Gradients of the inputs in ``needs``; states are computed anew, none was kept."""
+        do, dlast = grads[0], None if len(grads) < 2 else grads[1]
+        if do is None:
+            do = torch.zeros_like(call.v)
+        key = ("backward", needs, do.dtype, None if dlast is None else dlast.dtype)
+        todo = settled(call, key, self._plan_backward)
+        if not todo.problem.tokens or not todo.problem.sequences:
+            return gradients_of_nothing(call, dlast, needs)
+        return self._gradients(call, todo, do, dlast, needs)
+
+    def _plan_forward(self, problem: Problem) -> Plan | Launch:
+        if problem.longest <= DECODE_TOKENS:
+            return decode_plan(problem, self.profile)
+        return _planned(self.profile, problem, "forward")
+
+    def _plan_backward(self, problem: Problem) -> Plan:
+        return _planned(self.profile, problem, "backward")
+
+    def _decode(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
+        q, k, v = qkv(call)
+        start = start_of(call)
+
+        def settle() -> Settling:
+            constants = {
+                **_sizes(todo.problem),
+                "HAS_G": False,
+                "HAS_GAMMA": False,
+                "HAS_GK": True,
+                "HAS_GV": False,
+                "HAS_START": start is not None,
+                "HAS_LAST": last is not None,
+            }
+            return recurrent_outputs, todo.plan, constants
+
+        tensors = (q, k, v, None, None, call.gk, None, start, o, last, boundaries(call))
+        todo.launches.run("decode", (*tensors, q.shape[1], call.scale), settle)
+
+    def _prepare(self, call: Call, todo: Settled[Any]) -> Prepared:
+        q, k, _ = qkv(call)
+        problem, planned = todo.problem, todo.plan
+        size = planned.tiles.chunk_size
+        made = Prepared(
+            torch.empty_like(q),
+            torch.empty_like(k),
+            k.new_empty((*k.shape[:3], size)),
+            float32(k, problem.chunks(size), problem.heads, problem.K),
+        )
+        table, count = chunk_table(call, problem, planned)
+
+        def settle() -> Settling:
+            constants = {**_sizes(problem), "PRECISION": self._precision(q, problem)}
+            del constants["V"]
+            return channel_prepare, planned.launches["prepare"], constants
+
+        tensors = (q, k, call.gk, *made, boundaries(call), table)
+        arguments = (*tensors, q.shape[1], call.scale)
+        todo.launches.run("prepare", arguments, settle, count * problem.heads)
+        return made
+
+    def _outputs(
+        self, call: Call, todo: Settled[Any], stage: str, tensors: tuple[Tensor, ...]
+    ) -> None:
+        """Outputs, or gradients of values, from scores and states."""
+        problem, planned = todo.problem, todo.plan
+        table, count = chunk_table(call, problem, planned)
+
+        def settle() -> Settling:
+            constants = {
+                **_sizes(problem),
+                "TURNED": stage == "values",
+                "PRECISION": self._precision(tensors[0], problem),
+            }
+            return scored_outputs, planned.launches[stage], constants
+
+        columns = -(-problem.V // planned.tiles.chunk.BV)
+        arguments = (*tensors, boundaries(call), table, call.q.shape[1], 1.0)
+        todo.launches.run(stage, arguments, settle, count * problem.heads * columns)
+
+    def _precision(self, q: Tensor, problem: Problem) -> str:
+        return precision(q, problem, self.profile)
+
+    def _states(
+        self,
+        call: Call,
+        todo: Settled[Any],
+        made: Prepared,
+        operands: tuple[Tensor, Tensor],
+        start: Tensor | None,
+        last: Tensor | None,
+        reverse: bool = False,
+    ) -> Tensor:
+        """States before each chunk; ``reverse``: gradients of the states after each."""
+        q, _, _ = qkv(call)
+        problem, planned = todo.problem, todo.plan
+        size = planned.tiles.chunk_size
+        states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
+
+        def run(stage: str, start: Tensor | None, last: Tensor | None, logs: Tensor | None) -> None:
+            totals = stage == "totals"
+
+            def settle() -> Settling:
+                constants = {
+                    **_sizes(problem),
+                    "HAS_G": False,
+                    "HAS_GAMMA": False,
+                    "HAS_GK": True,
+                    "HAS_GV": False,
+                    "REVERSE": reverse,
+                    "PRECISION": self._precision(q, problem),
+                    "TOTALS": totals,
+                    "HAS_START": start is not None,
+                    "HAS_LAST": last is not None,
+                }
+                return chunk_states, planned.launches[stage], constants
+
+            gates = (None, None, made.totals, None)
+            kept = None if totals else states
+            todo.launches.run(
+                f"d{stage}" if reverse else stage,
+                (
+                    *operands,
+                    *gates,
+                    start,
+                    kept,
+                    last,
+                    logs,
+                    boundaries(call),
+                    q.shape[1],
+                    planned.span,
+                    planned.segments,
+                    planned.segments - totals,
+                    1.0,
+                ),
+                settle,
+            )
+
+        if planned.segments > 1:
+            heads = problem.sequences * problem.heads
+            joints = float32(q, heads, planned.segments, problem.K, problem.V)
+            logs = float32(q, heads, planned.segments, problem.K)
+            run("totals", None, joints, logs)
+            sizes = {"K": problem.K, "V": problem.V, "HAS_GK": True}
+            launching = planned.launches["chain"]
+            todo.launches.run(
+                "dchain" if reverse else "chain",
+                (joints, logs, start, planned.segments),
+                lambda: (chain, launching, {**sizes, "HAS_START": start is not None}),
+            )
+            start = joints
+        run("states", start, last, None)
+        return states
+
+    def _gradients(
+        self,
+        call: Call,
+        todo: Settled[Plan],
+        do: Tensor,
+        dlast: Tensor | None,
+        needs: frozenset[str],
+    ) -> Mapping[str, Tensor]:
+        problem, planned = todo.problem, todo.plan
+        q, k, v = qkv(call)
+        gk, start = call.gk, start_of(call)
+        dstart = new_state(call, problem) if "initial_state" in needs else None
+        made = self._prepare(call, todo)
+        states = self._states(call, todo, made, (made.k_out, v), start, None)
+        dstates = self._states(call, todo, made, (made.q_in, do), dlast, dstart, reverse=True)
+        dv = torch.empty_like(v)
+        self._outputs(call, todo, "values", (made.k_out, do, made.scores, dstates, dv))
+        # Nothing reads the decayed q and k any more: what is as large takes their places.
+        dq, dk = made.q_in, made.k_out
+        dgk = torch.empty_like(gk) if "gk" in needs else None
+        table, count = chunk_table(call, problem, planned)
+
+        def settle() -> Settling:
+            constants = {
+                **_sizes(problem),
+                "HAS_START": start is not None,
+                "HAS_DLAST": dlast is not None,
+                "WITH_GATES": dgk is not None,
+                "PRECISION": self._precision(q, problem),
+            }
+            return channel_gradients, planned.launches["gradients"], constants
+
+        tensors = (q, k, v, gk, do, states, dstates, start, dlast, dq, dk, dgk)
+        arguments = (*tensors, boundaries(call), table, q.shape[1], call.scale)
+        todo.launches.run("gradients", arguments, settle, count * problem.heads)
+        found: dict[str, Any] = {"q": dq, "k": dk, "v": dv, "gk": dgk, "initial_state": dstart}
+        return {name: found[name] for name in needs}
+
+
+def _sizes(problem: Problem) -> dict[str, Any]:
+    """Constants that every kernel takes."""
+    return {"H": problem.heads, "K": problem.K, "V": problem.V, "VARLEN": problem.packed}
+
+
+@lru_cache(maxsize=1024)
+def _planned(profile: Profile, problem: Problem, direction: str) -> Plan:
+    return plan(problem, direction, profile)

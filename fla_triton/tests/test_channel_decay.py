@@ -1,0 +1,111 @@
+"""Channel decays: kernels in the interpreter against the float64 recurrence, and their plans."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from fla_triton.channel_plan import default_tiles, plan, stage_tile
+from fla_triton.plan import Plan, Problem
+from fla_triton.profiles import EVERY, PROFILES, Profile
+from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
+
+GATED = ("gk", *STATES)
+SETS = {
+    "dtypes": [
+        (case("gla", "float32", (1, 70, 2, 16, 16), ("gk",)), FILLS),
+        (case("gla", "bfloat16", (1, 100, 1, 60, 100), GATED), FILLS),
+        (case("gla", "float16", (1, 130, 1, 16, 24), GATED), FILLS),
+        (case("gla", "bfloat16", (2, 5, 1, 20, 17), GATED), FILLS),
+    ],
+    "packed": [
+        (case("gla", "float32", (1, 0, 1, 20, 17), GATED, PACKED).but(regime="resets"), FILLS),
+        (case("gla", "bfloat16", (1, 0, 2, 16, 16), GATED, PACKED), FILLS),
+    ],
+    "segments": [
+        (case("gla", "bfloat16", (1, 800, 1, 16, 16), GATED), IDLE),
+        (case("gla", "float32", (1, 0, 1, 16, 16), GATED, (400, 0, 5)), IDLE),
+    ],
+    "regimes": [
+        (case("gla", dtype, (1, 140, 1, 16, 16), GATED).but(regime=regime), FILLS)
+        for dtype, regime in (
+            ("float32", "resets"),
+            ("float16", "resets"),
+            ("bfloat16", "fast_decay"),
+            ("float16", "long_memory"),
+        )
+    ],
+}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("name", SETS)
+def test_interpreted_kernels_are_right(name: str, tmp_path: Path) -> None:
+    assert failures(SETS[name], tmp_path) == {}
+
+
+SIZES = [
+    Problem(n, n * t, t, h, k, v, itemsize, packed)
+    for (n, t), h, (k, v), itemsize, packed in product(
+        ((1, 17), (2, 8192), (1, 131072), (2000, 33)),
+        (1, 16, 96),
+        ((1, 1), (16, 8), (60, 100), (100, 129), (128, 128), (256, 512)),
+        (2, 4),
+        (False, True),
+    )
+]
+
+
+def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
+    """What a device would refuse, or what would leave part of the work undone."""
+    wrong = []
+    for launch in found.launches.values():
+        if not 0 < launch.grid <= profile.grid_limit:
+            wrong.append(f"{launch.stage}: grid {launch.grid}")
+        if launch.shared > profile.shared_memory:
+            wrong.append(f"{launch.stage}: {launch.shared} bytes of shared memory")
+        if launch.warps not in (1, 2, 4, 8):
+            wrong.append(f"{launch.stage}: {launch.warps} warps")
+        sides = [launch.constants[n] for n in ("BK", "BV", "C") if n in launch.constants]
+        if any(side < profile.dot_minimum or side & (side - 1) for side in sides):
+            wrong.append(f"{launch.stage}: tile {sides}")
+        levels = launch.constants.get("LEVELS")
+        if levels is not None and 1 << levels != launch.constants["C"]:
+            wrong.append(f"{launch.stage}: {levels} levels")
+    chunks = -(-problem.longest // found.tiles.chunk_size)
+    if not (found.segments - 1) * found.span < chunks <= found.segments * found.span:
+        wrong.append(f"{found.segments} segments of {found.span} for {chunks} chunks")
+    return wrong
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("arch", EVERY)
+def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
+    profile = EVERY[arch]
+    found = {p: faults(p, plan(p, direction, profile), profile) for p in SIZES}
+    assert {p: wrong for p, wrong in found.items() if wrong} == {}
+
+
+def test_the_lint_sees_what_does_not_fit() -> None:
+    profile = replace(PROFILES["sm90"], shared_memory=1024, grid_limit=10, dot_minimum=128)
+    text = " ".join(faults(SIZES[-1], plan(SIZES[-1], "backward", profile), profile))
+    for word in ("grid", "shared memory", "tile"):
+        assert word in text
+
+
+def test_columns_cover_values() -> None:
+    problem = Problem(2, 2 * 8192, 8192, 16, 128, 512, 2)
+    profile = PROFILES["sm90"]
+    tiles = default_tiles(problem, "forward", profile)
+    launch = plan(problem, "forward", profile).launches["outputs"]
+    assert launch.grid * stage_tile(tiles, "outputs").BV >= 2 * 128 * 16 * 512
+
+
+def test_time_is_not_cut_where_columns_decay() -> None:
+    few = Problem(1, 8192, 8192, 1, 64, 64, 2)
+    assert plan(few, "forward", PROFILES["sm90"]).segments >= 3
+    assert plan(few, "forward", PROFILES["sm90"], columns_decay=True).segments == 1
