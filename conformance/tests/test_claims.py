@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch import Tensor
 from fla_conformance.claims import ALWAYS, CLAIMS, checks
 from fla_conformance.laws import run_law
 from fla_conformance.laws.cases import cases_for
+from fla_conformance.laws.runner import Runner
 from fla_conformance.result import Outcome, Result
 from fla_conformance.suite import Settings
 from fla_core.contracts import CONTRACTS
@@ -77,6 +80,54 @@ def test_capture_without_a_cuda_device_proves_nothing() -> None:
     (found,) = results(claiming(unchanged, "graph_capture"), set(CLAIMS))
     assert found.outcome is Outcome.NOT_EXECUTED
     assert "cuda" in found.detail
+
+
+class PretendedRunner:
+    """Runs on the CPU as if on a device that captures; while it does, nobody may wait for it."""
+
+    device = SimpleNamespace(device=SimpleNamespace(type="cuda"), sync=lambda: None)
+    claims = frozenset({"deterministic"})
+
+    def __init__(self, real: Runner, replays: bool) -> None:
+        self._real, self._replays, self._captures = real, replays, False
+        self._seen: tuple[Any, Any] = (None, None)
+        self.inputs = real.inputs
+
+    def run(self, inputs: Any) -> Any:
+        assert not self._captures
+        return self._real.run(inputs)
+
+    def issue(self, inputs: Any) -> Any:
+        assert self._captures
+        ran = self._real.issue(inputs)
+        self._seen = inputs, ran.outputs
+        return ran
+
+    @contextmanager
+    def capture(self, graph: Any) -> Iterator[None]:
+        self._captures = True
+        yield
+        self._captures = False
+
+    def replay(self) -> None:
+        inputs, outputs = self._seen
+        if self._replays:
+            for name, output in self._real.run(inputs).outputs.items():
+                outputs[name].copy_(output)
+
+
+@pytest.mark.parametrize("replays", [True, False])
+def test_capture_is_proved_by_a_replay_on_new_values(
+    replays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    law = CLAIMS["graph_capture"]
+    with installed(implementation("linear_attn")) as (target,), Runner(target) as real:
+        runner = PretendedRunner(real, replays)
+        monkeypatch.setattr("torch.cuda.CUDAGraph", lambda: SimpleNamespace(replay=runner.replay))
+        monkeypatch.setattr("torch.cuda.graph", runner.capture)
+        case = cases_for(law, CONTRACTS["linear_attn"], target.declaration, 1)[0]
+        found = law.check(case, runner)
+    assert found is None if replays else str(found).startswith("replayed on new values, ")
 
 
 def test_unknown_claim_fails() -> None:

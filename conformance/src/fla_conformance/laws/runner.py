@@ -121,10 +121,21 @@ class Runner:
         Raises:
             NotExecutedError: something else than the implementation computed it.
         """
-        self._alone()
         self.device.seed(inputs.case.seed)
-        ran = run_inputs(inputs, needs, grads, through)
+        ran = self.issue(inputs, needs, grads, through)
         self.device.sync()
+        return ran
+
+    def issue(
+        self,
+        inputs: Inputs,
+        needs: Iterable[str] | None = None,
+        grads: Mapping[str, Tensor] | None = None,
+        through: Through | None = None,
+    ) -> Ran:
+        """:meth:`run` that neither seeds nor waits: a stream that is captured allows neither."""
+        self._alone()
+        ran = run_inputs(inputs, needs, grads, through)
         self._saw(1, backward=bool(ran.gradients))
         return Ran(ran.outputs, ran.gradients, self.plan)
 
