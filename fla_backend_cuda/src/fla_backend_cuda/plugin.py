@@ -20,7 +20,12 @@ CARD = Backend(
 SEEN = ("simple_gla", "linear_attn")
 """Contracts whose kernels were run on hardware, and were right there, in both directions."""
 
-HOPPER = {"delta_rule": "delta", "gated_delta_rule": "delta"}
+HOPPER = {
+    "delta_rule": "delta",
+    "gated_delta_rule": "delta",
+    "kda": "delta_channel",
+    "gdn2": "delta_channel",
+}
 """Contracts with kernels of their own for Hopper, and what serves them."""
 
 RUN_ON = ("sm90",)

@@ -15,13 +15,19 @@ from torch import Tensor
 
 from fla_core.call import Call
 from fla_triton import delta
-from fla_triton.calls import float32, new_state, start_of
+from fla_triton.calls import boundaries, float32, new_state, start_of
 from fla_triton.delta_channel_plan import plan
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Stages
-from fla_triton.kernels.delta_channel_gradients import delta_channel_gradients
+from fla_triton.kernels.delta_channel_gradients import (
+    beta_gradients,
+    delta_channel_errors,
+    delta_channel_gradients,
+)
 from fla_triton.kernels.delta_channel_prepare import delta_channel_prepare
+from fla_triton.kernels.delta_outputs import delta_outputs
 from fla_triton.kernels.scored_outputs import scored_dv, scored_outputs
+from fla_triton.launch import launch
 from fla_triton.plan import Problem
 from fla_triton.profiles import Profile
 
@@ -92,6 +98,22 @@ class ChannelStages(Stages):
         )
         return errors
 
+    def fused(self, o: Tensor, last: Tensor | None) -> None:
+        """Outputs from one pass over time, which forms each chunk's errors on its way."""
+        call, start = self.call, start_of(self.call)
+        errors = self.prepare(with_inverse=False)
+        known = (errors.q, errors.k, errors.u, errors.w, None, errors.scores, None, None)
+        self._run(
+            "fused",
+            delta_outputs,
+            (*known, errors.totals, start, o, last, boundaries(call), call.q.shape[1], call.scale),
+            HAS_G=False,
+            CHANNEL=True,
+            SOLVES=False,
+            HAS_START=start is not None,
+            HAS_LAST=last is not None,
+        )
+
     def outputs(self, errors: Errors, states: Tensor, o: Tensor) -> None:
         """Outputs of linear attention on the errors, whose scores are known."""
         assert isinstance(errors, ScoredErrors)
@@ -104,6 +126,10 @@ class ChannelStages(Stages):
             TURNED=False,
         )
 
+    def _local_dv(self, errors: Errors, do: Tensor, dv: Tensor) -> None:
+        assert isinstance(errors, ScoredErrors)
+        self._over_chunks("local", scored_dv, (errors.scores, do, dv), ())
+
     def gradients(
         self,
         errors: Errors,
@@ -114,52 +140,71 @@ class ChannelStages(Stages):
     ) -> Mapping[str, Tensor | None]:
         """Gradients of every input, from what forward would have left."""
         assert isinstance(errors, ScoredErrors)
-        call = self.call
-        q, v, g, start = call.q, call.v, call.g, start_of(call)
-        b, w = call.get("b"), call.get("w")
+        call, channels = self.call, self.call.get("b") is not None
+        q, k, v, g, start = call.q, call.k, call.v, call.g, start_of(call)
+        erase, write = self.strengths
         dstart = new_state(call, self.problem) if "initial_state" in needs else None
         dv_new = torch.empty_like(v)
         dstates = self._reverse(errors, do, dv_new, dlast, dstart)
-        # Nothing reads w and the decayed k any more: what is as large takes their places.
-        dq, dk, dv = errors.w, errors.k, torch.empty_like(v)
+
+        # What nobody reads any more makes room for what is as large.
+        y, dq, dk, reads = dv_new, errors.w, errors.k, errors.scores
+        assert dq is not None
+        wrong, diagonal = torch.empty_like(reads), float32(q, *q.shape[:3])
+        dv, dwrite = torch.empty_like(v), torch.empty_like(write) if channels else None
+        sums = None if channels else float32(q, *q.shape[:3], 2)
+        made = (y, dv, dwrite, sums, diagonal, reads, wrong)
+        self._over_chunks(
+            "errors",
+            delta_channel_errors,
+            (v, write, errors.u, errors.inverse, do, dv_new, *made),
+            (call.scale,),
+            CHANNELS=channels,
+        )
         dg = torch.empty_like(g) if "g" in needs else None
-        derase = float32(q, *q.shape[:3]) if b is None else torch.empty_like(b)
-        dwrite = None if w is None else torch.empty_like(w)
+        tiles = -(-self.problem.K // self.todo.launches["gradients"].constants["BK"])
+        derase = torch.empty_like(erase) if channels else float32(q, *q.shape[:3], tiles)
         self._over_chunks(
             "gradients",
             delta_channel_gradients,
             (
                 q,
-                call.k,
-                v,
+                k,
                 g,
-                *self.strengths,
+                erase,
                 errors.u,
-                errors.inverse,
                 do,
-                dv_new,
+                y,
+                diagonal,
+                reads,
+                wrong,
                 states,
                 dstates,
                 start,
                 dlast,
                 dq,
                 dk,
-                dv,
                 dg,
                 derase,
-                dwrite,
             ),
             (call.scale,),
-            CHANNELS=b is not None,
+            columns=tiles,
+            CHANNELS=channels,
             HAS_START=start is not None,
             HAS_DLAST=dlast is not None,
             WITH_GATES=dg is not None,
         )
         found = {"q": dq, "k": dk, "v": dv, "g": dg, "initial_state": dstart}
-        strengths = {"beta": derase} if b is None else {"b": derase, "w": dwrite}
-        return {**found, **strengths}
-
-    def _local_dv(self, errors: Errors, do: Tensor, dv: Tensor) -> None:
-        """What a chunk's own outputs ask of its errors, from the scores."""
-        assert isinstance(errors, ScoredErrors)
-        self._over_chunks("local", scored_dv, (errors.scores, do, dv), ())
+        if channels:
+            return {**found, "b": derase, "w": dwrite}
+        dbeta = float32(q, *q.shape[:3])
+        planned = self.todo.launches["beta"]
+        launch(
+            beta_gradients,
+            -(-erase.numel() // planned.constants["BLOCK"]),
+            (erase, sums, derase, dbeta, erase.numel()),
+            {"NK": tiles, **planned.constants},
+            planned.warps,
+            planned.stages,
+        )
+        return {**found, "beta": dbeta}

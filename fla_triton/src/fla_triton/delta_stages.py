@@ -16,7 +16,6 @@ from fla_triton.kernels.delta_gradients import delta_gradients, local_dv
 from fla_triton.kernels.delta_outputs import delta_outputs
 from fla_triton.kernels.delta_prepare import delta_prepare
 from fla_triton.kernels.delta_states import delta_state_gradients, delta_states
-from fla_triton.kernels.gradients import chunk_gradients
 from fla_triton.kernels.outputs import chunk_outputs
 from fla_triton.launch import launch
 from fla_triton.plan import Problem
@@ -145,7 +144,7 @@ class Stages:
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""
         call, start = self.call, start_of(self.call)
-        states = self._room_for_states()
+        states = self.room_for_states()
         self._run(
             "states",
             delta_states,
@@ -191,52 +190,24 @@ class Stages:
     ) -> Mapping[str, Tensor | None]:
         """Gradients of every input, from what forward would have left."""
         call, v_new = self.call, errors.u
-        q, k, v, g = call.q, call.k, call.v, call.get("g")
-        start = start_of(call)
+        q, k, v, g, start = call.q, call.k, call.v, call.get("g"), start_of(call)
         dstart = new_state(call, self.problem) if "initial_state" in needs else None
-        gated = "g" in needs
-        steps = float32(q, *q.shape[:3]) if gated else None
-        spans = float32(q, self.count, 2, self.problem.heads) if gated else None
-
         dv = torch.empty_like(v)
         dstates = self._reverse(errors, do, dv, dlast, dstart)
-        # Nothing reads w any more: what is as large takes its place.
+        # Each program writes where only itself reads, or where nobody does any more.
         dq = torch.empty_like(q) if errors.w is None else errors.w
-        dk = torch.empty_like(k)
+        dk = v_new if v_new.shape == k.shape else torch.empty_like(k)
+        dbeta = float32(q, *q.shape[:3])
+        dg = float32(q, *q.shape[:3]) if "g" in needs else None
+        known = (v_new, dv, do, states, dstates, start, dlast)
         self._over_chunks(
             "gradients",
-            chunk_gradients,
-            (q, k, v_new, g, None, do, states, dstates, start, dlast, dq, dk, None, steps, spans),
+            delta_gradients,
+            (q, k, v, g, call.beta, errors.inverse, *known, dq, dk, dv, dbeta, dg),
             (call.scale,),
-            HAS_GAMMA=False,
             HAS_START=start is not None,
             HAS_DLAST=dlast is not None,
-            WITH_V=False,
-            WITH_GATES=gated,
-        )
-        dbeta = float32(q, *q.shape[:3])
-        dg = float32(q, *q.shape[:3]) if gated else None
-        self._over_chunks(
-            "errors",
-            delta_gradients,
-            (
-                k,
-                v,
-                g,
-                call.beta,
-                errors.inverse,
-                states,
-                v_new,
-                dv,
-                steps,
-                spans,
-                dk,
-                dv,
-                dbeta,
-                dg,
-            ),
-            (),
-            WITH_G=gated,
+            WITH_G=dg is not None,
         )
         return {"q": dq, "k": dk, "v": dv, "g": dg, "beta": dbeta, "initial_state": dstart}
 
@@ -245,7 +216,7 @@ class Stages:
     ) -> Tensor:
         """Run back over time: the gradient of the state after each chunk; dv takes ``dv_new``."""
         call = self.call
-        dstates = self._room_for_states()
+        dstates = self.room_for_states()
         self._local_dv(errors, do, dv)
         self._run(
             "reverse",
@@ -280,7 +251,7 @@ class Stages:
         operands = (call.q, call.k, call.get("g"), do, dv)
         self._over_chunks("local", local_dv, operands, (call.scale,))
 
-    def _room_for_states(self) -> Tensor:
+    def room_for_states(self) -> Tensor:
         problem = self.problem
         shape = (problem.chunks(self.todo.C), problem.heads, problem.K, problem.V)
         q: Tensor = self.call.q

@@ -1,4 +1,4 @@
-"""The delta rule and the gated delta rule on Hopper: host code around the kernels over time.
+"""Delta rules on Hopper: host code around the kernels over time.
 
 What happens to all chunks at once is the portable kernels' part; the passes over time are this
 package's own, and take 16-bit numbers, K of 64 or 128 and V in tiles of 64.
@@ -16,9 +16,10 @@ from torch import Tensor
 from fla_backend_cuda.hopper.kernels.forward import delta_over_time
 from fla_backend_cuda.hopper.kernels.reverse import delta_back_over_time
 from fla_core.call import Call
-from fla_triton import delta
+from fla_triton import delta, delta_channel, delta_channel_plan, delta_plan
 from fla_triton.calls import boundaries, start_of
-from fla_triton.delta_plan import DeltaPlan, plan
+from fla_triton.delta_channel import ChannelStages, ScoredErrors
+from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Stages
 from fla_triton.launch import launch
 from fla_triton.plan import Launch, Problem
@@ -27,8 +28,12 @@ from fla_triton.profiles import Profile
 COLUMNS = 64
 """Columns of V of a program: one warpgroup's rows of the transposed state."""
 
-RING = {"over_time": 3, "kept_over_time": 4, "back_over_time": 3}
-"""Chunks of operands in shared memory, as many as fit."""
+OVER_TIME = {
+    "over_time": {"STAGES": 3, "BUFFERS": 2},
+    "kept_over_time": {"STAGES": 4, "BUFFERS": 2},
+    "back_over_time": {"STAGES": 3},
+}
+"""Chunks of operands in shared memory, and chunks of results on their way, as many as fit."""
 
 REGISTERS = 168
 """Of a thread, before three warpgroups share them out: 65536 hold no more."""
@@ -37,38 +42,71 @@ ALIGNMENT = 16
 """Bytes that one asynchronous copy moves, and that its address is a multiple of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels(delta.Kernels):
-    """The implementation on Hopper."""
-
-    def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
-        self._stages(call, problem, "forward").fused(o, last)
-
-    def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
-        placed = {n: None if t is None else aligned(t) for n, t in call.tensors.items()}
-        planned = hopper_plan(problem, direction, self.profile)
-        return HopperStages.of(replace(call, tensors=placed), problem, planned, self.profile)
-
-
 def aligned(tensor: Tensor) -> Tensor:
     """The tensor, or a copy where it does not lie as asynchronous copies need it."""
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
-@lru_cache(maxsize=1024)
-def hopper_plan(problem: Problem, direction: str, profile: Profile) -> DeltaPlan:
-    """The portable plan with the passes over time added."""
-    planned = plan(problem, direction, profile)
+def placed(call: Call) -> Call:
+    """The call with every tensor where asynchronous copies can read it."""
+    return replace(
+        call, tensors={n: None if t is None else aligned(t) for n, t in call.tensors.items()}
+    )
+
+
+def with_passes(planned: DeltaPlan, problem: Problem) -> DeltaPlan:
+    """The portable plan and the passes over time."""
     grid = problem.sequences * problem.heads * (problem.V // COLUMNS)
     launches = dict(planned.launches)
-    for stage, ring in RING.items():
-        constants = {"BV": COLUMNS, "C": planned.C, "STAGES": ring}
-        launches[stage] = Launch(stage, grid, constants, 4, 1, 0)
+    for stage, ring in OVER_TIME.items():
+        launches[stage] = Launch(stage, grid, {"BV": COLUMNS, "C": planned.C, **ring}, 4, 1, 0)
     return DeltaPlan(planned.C, launches)
 
 
+def run_roles(
+    stages: Stages, stage: str, kernel: Any, operands: tuple[Any, ...], **constants: Any
+) -> None:
+    """Launch a pass over time."""
+    call, problem, planned = stages.call, stages.problem, stages.todo.launches[stage]
+    shared = {
+        "H": problem.heads,
+        "K": problem.K,
+        "V": problem.V,
+        "HAS_G": stages.shared.get("HAS_G", False),
+        "CHANNEL": stages.CHANNEL,
+        "VARLEN": problem.packed,
+    }
+    where = (boundaries(call), call.q.shape[1], call.scale)
+    launch(
+        kernel,
+        planned.grid,
+        (*operands, *where),
+        {**shared, **constants, **planned.constants},
+        planned.warps,
+        planned.stages,
+        REGISTERS,
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class SolvedErrors(Errors):
+class Kernels(delta.Kernels):
+    """Delta rules with one decay a head, or none."""
+
+    def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
+        self._stages(call, problem, "forward").fused(o, last)
+
+    def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
+        planned = _planned(problem, direction, self.profile)
+        return HopperStages.of(placed(call), problem, planned, self.profile)
+
+
+@lru_cache(maxsize=1024)
+def _planned(problem: Problem, direction: str, profile: Profile) -> DeltaPlan:
+    return with_passes(delta_plan.plan(problem, direction, profile), problem)
+
+
+@dataclass(frozen=True, slots=True)
+class SolvableErrors(Errors):
     """What the passes over time read besides.
 
     Attributes:
@@ -79,83 +117,149 @@ class SolvedErrors(Errors):
     scores: Tensor
     strength: Tensor
 
+    def operands(self, v: Tensor) -> tuple[Tensor | None, ...]:
+        """What a pass over time reads, between k and the ends of the state."""
+        solved = (self.strength, self.inverse, self.scores)
+        return (None, v, *solved, self.since, self.into, self.totals)
+
 
 @dataclass(frozen=True, slots=True)
 class HopperStages(Stages):
-    """The kernels of one call and direction."""
+    """The kernels of one call and direction, one decay a head."""
 
     def fused(self, o: Tensor, last: Tensor | None) -> None:
         """Outputs from one pass over time."""
-        self._forward("over_time", self._solved(self.call.v), o, None, last)
+        errors = self._solvable(self.call.v)
+        over_time(self, errors, errors.operands(self.call.v), o, last)
 
     def prepare(self, with_inverse: bool) -> Errors:
-        """Solve every chunk's triangular system."""
-        return self._solved(torch.empty_like(self.call.v))
+        """Invert every chunk's triangular system."""
+        return self._solvable(torch.empty_like(self.call.v))
 
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` takes ``v_new``."""
-        states = self._room_for_states()
-        self._forward("kept_over_time", errors, None, states, last)
-        return states
+        assert isinstance(errors, SolvableErrors)
+        return kept_over_time(self, errors, errors.operands(self.call.v), last)
 
-    def _solved(self, u: Tensor) -> SolvedErrors:
+    def _solvable(self, u: Tensor) -> SolvableErrors:
         call = self.call
         inverse, scores = self._square(), self._square()
         decays = self._prepare(None, None, inverse, scores)
         strength = call.beta.float().contiguous()
-        return SolvedErrors(call.q, call.k, None, u, inverse, *decays, scores, strength)
-
-    def _forward(
-        self,
-        stage: str,
-        errors: Errors,
-        o: Tensor | None,
-        states: Tensor | None,
-        last: Tensor | None,
-    ) -> None:
-        assert isinstance(errors, SolvedErrors)
-        call, start = self.call, start_of(self.call)
-        keep = states is not None
-        solved = (errors.strength, errors.inverse, errors.scores)
-        decays = (errors.since, errors.into, errors.totals)
-        made = (o, states, errors.u if keep else None, last)
-        self._run_roles(
-            stage,
-            delta_over_time,
-            (call.q, call.k, call.v, *solved, *decays, start, *made),
-            HAS_START=start is not None,
-            HAS_LAST=last is not None,
-            KEEP=keep,
-        )
+        return SolvableErrors(call.q, call.k, None, u, inverse, *decays, scores, strength)
 
     def _reverse(
         self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
     ) -> Tensor:
-        assert isinstance(errors, SolvedErrors)
-        dstates = self._room_for_states()
-        solved = (errors.strength, errors.inverse, errors.scores)
-        decays = (errors.since, errors.into, errors.totals)
-        self._run_roles(
-            "back_over_time",
-            delta_back_over_time,
-            (errors.q, errors.k, aligned(do), *solved, *decays, dlast, dstates, dv, dstart),
-            HAS_DLAST=dlast is not None,
-            HAS_DSTART=dstart is not None,
-        )
-        return dstates
+        assert isinstance(errors, SolvableErrors)
+        return back_over_time(self, errors, errors.operands(aligned(do)), dv, dlast, dstart)
 
-    def _run_roles(
-        self, stage: str, kernel: Any, operands: tuple[Any, ...], **constants: Any
-    ) -> None:
-        planned = self.todo.launches[stage]
-        shared = {n: v for n, v in self.shared.items() if n != "PRECISION"}
-        where = (boundaries(self.call), self.call.q.shape[1], self.call.scale)
-        launch(
-            kernel,
-            planned.grid,
-            (*operands, *where),
-            {**shared, **constants, **planned.constants},
-            planned.warps,
-            planned.stages,
-            REGISTERS,
-        )
+
+@dataclass(frozen=True, slots=True)
+class ChannelKernels(delta_channel.Kernels):
+    """Delta rules with a decay for each key channel."""
+
+    def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
+        stages = self._stages(call, problem, "forward")
+        errors = stages.prepare(with_inverse=False)
+        assert isinstance(errors, ScoredErrors)
+        over_time(stages, errors, _solved(errors, errors.u), o, last)
+
+    def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
+        planned = _channel_planned(problem, direction, self.profile)
+        return HopperChannelStages.of(placed(call), problem, planned, self.profile)
+
+
+@lru_cache(maxsize=1024)
+def _channel_planned(problem: Problem, direction: str, profile: Profile) -> DeltaPlan:
+    planned = with_passes(delta_channel_plan.plan(problem, direction, profile), problem)
+    forward = planned.launches["over_time"]
+    # Twice the keys in the ring leave room for one chunk of results.
+    launches = {**planned.launches, "over_time": replace(forward, constants=_one_buffer(forward))}
+    return DeltaPlan(planned.C, launches)
+
+
+def _one_buffer(planned: Launch) -> dict[str, int]:
+    return {**planned.constants, "BUFFERS": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class HopperChannelStages(ChannelStages):
+    """The kernels of one call and direction, a decay for each key channel."""
+
+    def states(self, errors: Errors, last: Tensor | None) -> Tensor:
+        """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""
+        assert isinstance(errors, ScoredErrors)
+        return kept_over_time(self, errors, _solved(errors, errors.u), last)
+
+    def _reverse(
+        self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
+    ) -> Tensor:
+        assert isinstance(errors, ScoredErrors)
+        operands = _solved(errors, aligned(do))
+        return back_over_time(self, errors, operands, dv, dlast, dstart)
+
+
+def _solved(errors: ScoredErrors, v: Tensor) -> tuple[Tensor | None, ...]:
+    """What a pass over time reads of solved errors, between k and the ends of the state."""
+    return (errors.w, v, None, None, errors.scores, None, None, errors.totals)
+
+
+def over_time(
+    stages: Stages,
+    errors: Errors,
+    operands: tuple[Tensor | None, ...],
+    o: Tensor,
+    last: Tensor | None,
+) -> None:
+    """Outputs, and the final state."""
+    _forward(stages, "over_time", errors, operands, (o, None, None, last))
+
+
+def kept_over_time(
+    stages: Stages, errors: Errors, operands: tuple[Tensor | None, ...], last: Tensor | None
+) -> Tensor:
+    """The state before each chunk; ``errors.u`` takes ``v_new``."""
+    states = stages.room_for_states()
+    _forward(stages, "kept_over_time", errors, operands, (None, states, errors.u, last))
+    return states
+
+
+def _forward(
+    stages: Stages,
+    stage: str,
+    errors: Errors,
+    operands: tuple[Tensor | None, ...],
+    made: tuple[Tensor | None, ...],
+) -> None:
+    start = start_of(stages.call)
+    run_roles(
+        stages,
+        stage,
+        delta_over_time,
+        (errors.q, errors.k, *operands, start, *made),
+        HAS_START=start is not None,
+        HAS_LAST=made[-1] is not None,
+        KEEP=made[1] is not None,
+    )
+
+
+def back_over_time(
+    stages: Stages,
+    errors: Errors,
+    operands: tuple[Tensor | None, ...],
+    dv: Tensor,
+    dlast: Tensor | None,
+    dstart: Tensor | None,
+) -> Tensor:
+    """The gradient of the state after each chunk; dv takes ``dv_new``."""
+    dstates = stages.room_for_states()
+    run_roles(
+        stages,
+        "back_over_time",
+        delta_back_over_time,
+        (errors.q, errors.k, *operands, dlast, dstates, dv, dstart),
+        HAS_DLAST=dlast is not None,
+        HAS_DSTART=dstart is not None,
+    )
+    return dstates

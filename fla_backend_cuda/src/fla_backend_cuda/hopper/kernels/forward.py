@@ -12,15 +12,19 @@ operands into shared memory, ``STAGES`` chunks ahead. The chain holds S transpos
 e are left operands, which the tensor cores read from registers: from chunk to chunk nothing it
 computes waits for shared memory.
 
-Bytes of a head and tile of 64 columns: q, k, v, X, P read and o written, a chunk at a time.
-Flops a token and head: 6 K V + 4 C V.
+Where every key channel has its own decay (``CHANNEL``) a chunk's system has been solved for it: x
+and X give way to e = u - w S, q and k come weighted with their decays, and G_C is one of each row
+of S.
+
+Bytes of a head and tile of 64 columns: q, k, v, X, P read and o written, a chunk at a time; for
+channels w and u in place of X and v. Flops a token and head: 6 K V + 4 C V.
 
 Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16: 0.174 ms, 1.36 us a chunk, of which the
 chain alone takes 1.15; the same loop in one role, states through shared memory, took 0.275 ms.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
-# ruff: noqa: SIM108
+# ruff: noqa: C901, SIM108
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -47,12 +51,14 @@ def _copy(
     BV: gl.constexpr,
     C: gl.constexpr,
     STAGES: gl.constexpr,
+    BUFFERS: gl.constexpr,
     HAS_G: gl.constexpr,
+    CHANNEL: gl.constexpr,
     KEEP: gl.constexpr,
 ):
     """Fill the ring of operands."""
-    q, k, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
-    q_s, k_s, v_s, x_s, p_s, b_s, since_s, into_s, state_s, error_s = tiles
+    q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
+    q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot = place
     for c in range(gl.cdiv(length, C)):
@@ -61,12 +67,16 @@ def _copy(
         row = first + c * C
         left = length - c * C
         copy_tile(k_s.index(i), k + (row * H + h) * K, left, H * K, C, K)
-        copy_steps(b_s.index(i), beta + row * H + h, left, H, C)
+        if CHANNEL:
+            copy_tile(w_s.index(i), w + (row * H + h) * K, left, H * K, C, K)
+            copy_steps(total_s.index(i), totals + ((slot + c) * H + h) * K, K, 1, K)
+        else:
+            copy_steps(b_s.index(i), beta + row * H + h, left, H, C)
+            copy_tile(x_s.index(i), inverse + (row * H + h) * C, left, H * C, C, C)
         if HAS_G:
             copy_steps(since_s.index(i), since + row * H + h, left, H, C)
             copy_steps(into_s.index(i), into + row * H + h, left, H, C)
         copy_tile(v_s.index(i), v + (row * H + h) * V + column, left, H * V, C, BV)
-        copy_tile(x_s.index(i), inverse + (row * H + h) * C, left, H * C, C, C)
         if not KEEP:
             copy_tile(q_s.index(i), q + (row * H + h) * K, left, H * K, C, K)
             copy_tile(p_s.index(i), scores + (row * H + h) * C, left, H * C, C, C)
@@ -85,12 +95,14 @@ def _outputs(
     BV: gl.constexpr,
     C: gl.constexpr,
     STAGES: gl.constexpr,
+    BUFFERS: gl.constexpr,
     HAS_G: gl.constexpr,
+    CHANNEL: gl.constexpr,
     KEEP: gl.constexpr,
 ):
     """Outputs of each chunk from its state and errors; under ``KEEP`` these two themselves."""
-    q, k, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
-    q_s, k_s, v_s, x_s, p_s, b_s, since_s, into_s, state_s, error_s = tiles
+    q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
+    q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot = place
     product: gl.constexpr = gl.NVMMADistributedLayout(
@@ -102,8 +114,8 @@ def _outputs(
     keys = gl.arange(0, K, layout=gl.SliceLayout(1, stored))
     for c in range(gl.cdiv(length, C)):
         i = c % STAGES
-        buffer = c & 1
-        phase = (c >> 1) & 1
+        buffer = c % BUFFERS
+        phase = (c // BUFFERS) & 1
         row = first + c * C
         mbarrier.wait(full.index(i), (c // STAGES) & 1)
         mbarrier.wait(state_full.index(buffer), phase)
@@ -161,13 +173,15 @@ def _chain(
     BV: gl.constexpr,
     C: gl.constexpr,
     STAGES: gl.constexpr,
+    BUFFERS: gl.constexpr,
     HAS_G: gl.constexpr,
+    CHANNEL: gl.constexpr,
     HAS_START: gl.constexpr,
     HAS_LAST: gl.constexpr,
 ):
     """States, one chunk after the other."""
-    q, k, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
-    q_s, k_s, v_s, x_s, p_s, b_s, since_s, into_s, state_s, error_s = tiles
+    q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
+    q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot = place
     start, last, head = ends
@@ -195,45 +209,58 @@ def _chain(
         total = gl.load(totals + slot * H + h, mask=chunks > 0, other=0.0)
     mbarrier.wait(full.index(0), 0, pred=chunks > 0)
     value = v_s.index(0).permute([1, 0]).load(over_steps)
-    strength = b_s.index(0).load(along)
+    if CHANNEL:
+        total = total_s.index(0).load(gl.SliceLayout(0, over_keys))
+    else:
+        strength = b_s.index(0).load(along)
     if HAS_G:
         arriving = since_s.index(0).load(along)
         leaving = into_s.index(0).load(along)
+    if CHANNEL:
+        reads = w_s
+    else:
+        reads = k_s
     for c in range(chunks):
         i = c % STAGES
-        buffer = c & 1
-        phase = (c >> 1) & 1
+        buffer = c % BUFFERS
+        phase = (c // BUFFERS) & 1
         more = c + 1 < chunks
         narrow = state.to(dtype)
         fence_async_shared()
         read = warpgroup_mma(
             gl.convert_layout(narrow, left_of_steps),
-            k_s.index(i).permute([1, 0]),
+            reads.index(i).permute([1, 0]),
             gl.zeros([BV, C], gl.float32, layout=over_steps),
             use_acc=False,
             is_async=True,
         )
-        wanted = value.to(gl.float32) * strength[None, :]
+        if CHANNEL:
+            state = state * total[None, :]
+        else:
+            wanted = value.to(gl.float32) * strength[None, :]
+            reading = strength
         if HAS_G:
             upcoming = gl.load(totals + (slot + c + 1) * H + h, mask=more, other=0.0)
             state = state * total
             reading = strength * arriving
-        else:
-            reading = strength
         mbarrier.wait(state_empty.index(buffer), phase ^ 1)
         read = warpgroup_mma_wait(0, deps=[read])
-        x = (wanted - read * reading[None, :]).to(dtype)
-        error = warpgroup_mma(
-            gl.convert_layout(x, left_of_steps),
-            x_s.index(i).permute([1, 0]),
-            gl.zeros([BV, C], gl.float32, layout=over_steps),
-            use_acc=False,
-            is_async=True,
-        )
-        state_s.index(buffer).store(narrow)
-        fence_async_shared()
-        mbarrier.arrive(state_full.index(buffer), count=1)
-        error = warpgroup_mma_wait(0, deps=[error])
+        if CHANNEL:
+            error = value.to(gl.float32) - read
+        else:
+            x = (wanted - read * reading[None, :]).to(dtype)
+            error = warpgroup_mma(
+                gl.convert_layout(x, left_of_steps),
+                x_s.index(i).permute([1, 0]),
+                gl.zeros([BV, C], gl.float32, layout=over_steps),
+                use_acc=False,
+                is_async=True,
+            )
+        if not CHANNEL:
+            state_s.index(buffer).store(narrow)
+            fence_async_shared()
+            mbarrier.arrive(state_full.index(buffer), count=1)
+            error = warpgroup_mma_wait(0, deps=[error])
         if HAS_G:
             written = (error * leaving[None, :]).to(dtype)
         else:
@@ -241,6 +268,10 @@ def _chain(
         state = warpgroup_mma(
             gl.convert_layout(written, left_of_keys), k_s.index(i), state, is_async=True
         )
+        if CHANNEL:
+            state_s.index(buffer).store(narrow)
+            fence_async_shared()
+            mbarrier.arrive(state_full.index(buffer), count=1)
         mbarrier.wait(error_empty.index(buffer), phase ^ 1)
         error_s.index(buffer).store(error.to(dtype))
         fence_async_shared()
@@ -249,7 +280,10 @@ def _chain(
         j = (c + 1) % STAGES
         mbarrier.wait(full.index(j), ((c + 1) // STAGES) & 1, pred=more)
         value = v_s.index(j).permute([1, 0]).load(over_steps)
-        strength = b_s.index(j).load(along)
+        if CHANNEL:
+            total = total_s.index(j).load(gl.SliceLayout(0, over_keys))
+        else:
+            strength = b_s.index(j).load(along)
         if HAS_G:
             arriving = since_s.index(j).load(along)
             leaving = into_s.index(j).load(along)
@@ -264,6 +298,7 @@ def _chain(
 def delta_over_time(
     q,
     k,
+    w,
     v,
     beta,
     inverse,
@@ -285,7 +320,9 @@ def delta_over_time(
     BV: gl.constexpr,
     C: gl.constexpr,
     STAGES: gl.constexpr,
+    BUFFERS: gl.constexpr,
     HAS_G: gl.constexpr,
+    CHANNEL: gl.constexpr,
     HAS_START: gl.constexpr,
     HAS_LAST: gl.constexpr,
     KEEP: gl.constexpr,
@@ -311,34 +348,46 @@ def delta_over_time(
     dtype: gl.constexpr = k.dtype.element_ty
     matrix: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
     vector: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    RING: gl.constexpr = 1 if KEEP else STAGES
-    q_s = gl.allocate_shared_memory(dtype, [RING, C, K], matrix)
     k_s = gl.allocate_shared_memory(dtype, [STAGES, C, K], matrix)
     v_s = gl.allocate_shared_memory(dtype, [STAGES, C, BV], matrix)
-    x_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
-    p_s = gl.allocate_shared_memory(dtype, [RING, C, C], matrix)
-    b_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
-    since_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
-    into_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
-    state_s = gl.allocate_shared_memory(dtype, [2, BV, K], matrix)
-    error_s = gl.allocate_shared_memory(dtype, [2, BV, C], matrix)
+    # A name that a form has no use for stands for something that is there.
+    if KEEP:
+        q_s, p_s = k_s, k_s
+    else:
+        q_s = gl.allocate_shared_memory(dtype, [STAGES, C, K], matrix)
+        p_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
+    if CHANNEL:
+        w_s = gl.allocate_shared_memory(dtype, [STAGES, C, K], matrix)
+        total_s = gl.allocate_shared_memory(gl.float32, [STAGES, K], vector)
+        x_s, b_s = k_s, total_s
+    else:
+        x_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
+        b_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
+        w_s, total_s = k_s, b_s
+    if HAS_G:
+        since_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
+        into_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
+    else:
+        since_s, into_s = b_s, b_s
+    state_s = gl.allocate_shared_memory(dtype, [BUFFERS, BV, K], matrix)
+    error_s = gl.allocate_shared_memory(dtype, [BUFFERS, BV, C], matrix)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    state_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    state_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    error_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    error_empty = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    state_full = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
+    state_empty = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
+    error_full = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
+    error_empty = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=128)
         mbarrier.init(empty.index(i), count=2)
-    for i in gl.static_range(2):
+    for i in gl.static_range(BUFFERS):
         mbarrier.init(state_full.index(i), count=1)
         mbarrier.init(state_empty.index(i), count=1)
         mbarrier.init(error_full.index(i), count=1)
         mbarrier.init(error_empty.index(i), count=1)
 
-    operands = (q, k, v, beta, inverse, scores, since, into, totals, o, states, errors, scale)
-    tiles = (q_s, k_s, v_s, x_s, p_s, b_s, since_s, into_s, state_s, error_s)
+    operands = (q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale)
+    tiles = (q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s)
     barriers = (full, empty, state_full, state_empty, error_full, error_empty)
     place = (first, length, h, column, slot)
     ends = (start, last, head)
@@ -359,13 +408,51 @@ def delta_over_time(
                     BV,
                     C,
                     STAGES,
+                    BUFFERS,
                     HAS_G,
+                    CHANNEL,
                     HAS_START,
                     HAS_LAST,
                 ),
             ),
-            (_outputs, (operands, tiles, barriers, place, H, K, V, BV, C, STAGES, HAS_G, KEEP)),
-            (_copy, (operands, tiles, barriers, place, H, K, V, BV, C, STAGES, HAS_G, KEEP)),
+            (
+                _outputs,
+                (
+                    operands,
+                    tiles,
+                    barriers,
+                    place,
+                    H,
+                    K,
+                    V,
+                    BV,
+                    C,
+                    STAGES,
+                    BUFFERS,
+                    HAS_G,
+                    CHANNEL,
+                    KEEP,
+                ),
+            ),
+            (
+                _copy,
+                (
+                    operands,
+                    tiles,
+                    barriers,
+                    place,
+                    H,
+                    K,
+                    V,
+                    BV,
+                    C,
+                    STAGES,
+                    BUFFERS,
+                    HAS_G,
+                    CHANNEL,
+                    KEEP,
+                ),
+            ),
         ],
         [4, 4],
         [128, 80],

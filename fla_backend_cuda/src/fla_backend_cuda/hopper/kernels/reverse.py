@@ -10,6 +10,9 @@ Roles are those of ``forward``: a chain that holds dS transposed in registers, a
 writes dS and de, one that copies. What does not depend on dS, the product of P and do and that of q
 and do, runs beside the chain's own products.
 
+Under ``CHANNEL`` q and k come weighted, (beta exp(G) k)^T y gives way to w^T de, and G_C is one of
+each row of dS.
+
 Bytes of a head and tile of 64 columns: q, k, do, X, P read and de written, a chunk at a time, and
 dS of each chunk. Flops a token and head: 6 K V + 4 C V.
 """
@@ -43,10 +46,11 @@ def _copy(
     C: gl.constexpr,
     STAGES: gl.constexpr,
     HAS_G: gl.constexpr,
+    CHANNEL: gl.constexpr,
 ):
     """Fill the ring of operands, last chunk first."""
-    q, k, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale = operands
-    q_s, k_s, do_s, x_s, p_s, b_s, since_s, into_s, state_s, error_s = tiles
+    q, k, w, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale = operands
+    q_s, k_s, w_s, do_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, kept_full, kept_empty = barriers
     first, length, h, column, slot = place
     chunks = gl.cdiv(length, C)
@@ -59,11 +63,15 @@ def _copy(
         copy_tile(do_s.index(i), do + (row * H + h) * V + column, left, H * V, C, BV)
         copy_tile(p_s.index(i), scores + (row * H + h) * C, left, H * C, C, C)
         copy_tile(k_s.index(i), k + (row * H + h) * K, left, H * K, C, K)
-        copy_steps(b_s.index(i), beta + row * H + h, left, H, C)
+        if CHANNEL:
+            copy_steps(total_s.index(i), totals + ((slot + c) * H + h) * K, K, 1, K)
+            copy_tile(w_s.index(i), w + (row * H + h) * K, left, H * K, C, K)
+        else:
+            copy_steps(b_s.index(i), beta + row * H + h, left, H, C)
+            copy_tile(x_s.index(i), inverse + (row * H + h) * C, left, H * C, C, C)
         if HAS_G:
             copy_steps(since_s.index(i), since + row * H + h, left, H, C)
             copy_steps(into_s.index(i), into + row * H + h, left, H, C)
-        copy_tile(x_s.index(i), inverse + (row * H + h) * C, left, H * C, C, C)
         copy_tile(q_s.index(i), q + (row * H + h) * K, left, H * K, C, K)
         async_copy.mbarrier_arrive(full.index(i), increment_count=False)
 
@@ -81,10 +89,11 @@ def _keep(
     C: gl.constexpr,
     STAGES: gl.constexpr,
     HAS_G: gl.constexpr,
+    CHANNEL: gl.constexpr,
 ):
     """Write what the chain hands over: dS after each chunk, and de."""
-    q, k, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale = operands
-    q_s, k_s, do_s, x_s, p_s, b_s, since_s, into_s, state_s, error_s = tiles
+    q, k, w, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale = operands
+    q_s, k_s, w_s, do_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, kept_full, kept_empty = barriers
     first, length, h, column, slot = place
     product: gl.constexpr = gl.NVMMADistributedLayout(
@@ -125,12 +134,13 @@ def _chain(
     C: gl.constexpr,
     STAGES: gl.constexpr,
     HAS_G: gl.constexpr,
+    CHANNEL: gl.constexpr,
     HAS_DLAST: gl.constexpr,
     HAS_DSTART: gl.constexpr,
 ):
     """Gradients of states, one chunk before the other."""
-    q, k, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale = operands
-    q_s, k_s, do_s, x_s, p_s, b_s, since_s, into_s, state_s, error_s = tiles
+    q, k, w, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale = operands
+    q_s, k_s, w_s, do_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, kept_full, kept_empty = barriers
     first, length, h, column, slot = place
     dlast, dstart, head = ends
@@ -176,8 +186,11 @@ def _chain(
             use_acc=False,
             is_async=True,
         )
-        strength = b_s.index(i).load(along)
         given = do_s.index(i).permute([1, 0]).load(over_steps).to(gl.float32)
+        if CHANNEL:
+            dstate = dstate * total_s.index(i).load(gl.SliceLayout(0, over_keys))[None, :]
+        else:
+            strength = b_s.index(i).load(along)
         if HAS_G:
             upcoming = gl.load(totals + (slot + c - 1) * H + h, mask=c > 0, other=0.0)
             arriving = since_s.index(i).load(along)
@@ -192,13 +205,14 @@ def _chain(
             derror = (asked + read * leaving[None, :]).to(dtype)
         else:
             derror = (asked + read).to(dtype)
-        y = warpgroup_mma(
-            gl.convert_layout(derror, left_of_steps),
-            x_s.index(i),
-            gl.zeros([BV, C], gl.float32, layout=over_steps),
-            use_acc=False,
-            is_async=True,
-        )
+        if not CHANNEL:
+            y = warpgroup_mma(
+                gl.convert_layout(derror, left_of_steps),
+                x_s.index(i),
+                gl.zeros([BV, C], gl.float32, layout=over_steps),
+                use_acc=False,
+                is_async=True,
+            )
         given = gl.convert_layout(given.to(dtype), left_of_keys)
         dstate = warpgroup_mma(given, q_s.index(i), dstate, is_async=True)
         mbarrier.wait(kept_empty, (step & 1) ^ 1)
@@ -206,9 +220,13 @@ def _chain(
         error_s.store(derror)
         fence_async_shared()
         mbarrier.arrive(kept_full, count=1)
-        y = warpgroup_mma_wait(1, deps=[y])
-        erased = gl.convert_layout((-(y * strength[None, :])).to(dtype), left_of_keys)
-        dstate = warpgroup_mma(erased, k_s.index(i), dstate, is_async=True)
+        if CHANNEL:
+            erased = gl.convert_layout(-derror, left_of_keys)
+            dstate = warpgroup_mma(erased, w_s.index(i), dstate, is_async=True)
+        else:
+            y = warpgroup_mma_wait(1, deps=[y])
+            erased = gl.convert_layout((-(y * strength[None, :])).to(dtype), left_of_keys)
+            dstate = warpgroup_mma(erased, k_s.index(i), dstate, is_async=True)
         dstate = warpgroup_mma_wait(0, deps=[dstate])
         mbarrier.arrive(empty.index(i), count=1)
         if HAS_G:
@@ -221,6 +239,7 @@ def _chain(
 def delta_back_over_time(
     q,
     k,
+    w,
     do,
     beta,
     inverse,
@@ -242,6 +261,7 @@ def delta_back_over_time(
     C: gl.constexpr,
     STAGES: gl.constexpr,
     HAS_G: gl.constexpr,
+    CHANNEL: gl.constexpr,
     HAS_DLAST: gl.constexpr,
     HAS_DSTART: gl.constexpr,
     VARLEN: gl.constexpr,
@@ -269,11 +289,21 @@ def delta_back_over_time(
     q_s = gl.allocate_shared_memory(dtype, [STAGES, C, K], matrix)
     k_s = gl.allocate_shared_memory(dtype, [STAGES, C, K], matrix)
     do_s = gl.allocate_shared_memory(dtype, [STAGES, C, BV], matrix)
-    x_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
     p_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
-    b_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
-    since_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
-    into_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
+    # A name that a form has no use for stands for something that is there.
+    if CHANNEL:
+        w_s = gl.allocate_shared_memory(dtype, [STAGES, C, K], matrix)
+        total_s = gl.allocate_shared_memory(gl.float32, [STAGES, K], vector)
+        x_s, b_s = k_s, total_s
+    else:
+        x_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
+        b_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
+        w_s, total_s = k_s, b_s
+    if HAS_G:
+        since_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
+        into_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
+    else:
+        since_s, into_s = b_s, b_s
     state_s = gl.allocate_shared_memory(dtype, [BV, K], matrix)
     error_s = gl.allocate_shared_memory(dtype, [BV, C], matrix)
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -286,8 +316,8 @@ def delta_back_over_time(
     mbarrier.init(kept_full, count=1)
     mbarrier.init(kept_empty, count=1)
 
-    operands = (q, k, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale)
-    tiles = (q_s, k_s, do_s, x_s, p_s, b_s, since_s, into_s, state_s, error_s)
+    operands = (q, k, w, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale)
+    tiles = (q_s, k_s, w_s, do_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s)
     barriers = (full, empty, kept_full, kept_empty)
     place = (first, length, h, column, slot)
     ends = (dlast, dstart, head)
@@ -309,12 +339,13 @@ def delta_back_over_time(
                     C,
                     STAGES,
                     HAS_G,
+                    CHANNEL,
                     HAS_DLAST,
                     HAS_DSTART,
                 ),
             ),
-            (_keep, (operands, tiles, barriers, place, H, K, V, BV, C, STAGES, HAS_G)),
-            (_copy, (operands, tiles, barriers, place, H, K, V, BV, C, STAGES, HAS_G)),
+            (_keep, (operands, tiles, barriers, place, H, K, V, BV, C, STAGES, HAS_G, CHANNEL)),
+            (_copy, (operands, tiles, barriers, place, H, K, V, BV, C, STAGES, HAS_G, CHANNEL)),
         ],
         [4, 4],
         [120, 80],
