@@ -11,7 +11,7 @@ from fla_triton.profiles import Profile
 STAGES = {
     "forward": ("prepare", "states", "outputs"),
     "fused": ("prepare", "fused"),
-    "backward": ("prepare", "states", "local", "reverse", "gradients", "errors"),
+    "backward": ("prepare", "states", "local", "reverse", "gradients"),
 }
 """Kernels of each direction, in order; ``fused`` is another forward."""
 
@@ -47,7 +47,7 @@ class DeltaPlan:
 
 def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTiles:
     """Preferred tiles, made smaller until every stage fits the device."""
-    if direction == "forward" and _fuses(problem, profile):
+    if direction == "forward" and fuses(problem, profile):
         tiles = on_chip(preferred_tiles(problem, "fused"), profile)
         for _ in range(2):
             if _fits(problem, tiles, profile):
@@ -85,9 +85,8 @@ def plan(
         columns = -(-problem.V // tile.BV)
         grid = heads * columns if stage in OVER_TIME else blocks
         constants = {"BK": tile.BK, "BV": tile.BV, "C": tiles.C}
-        if stage in ("outputs", "gradients"):
-            constants = {"BK": tile.BK, "BV": tile.BV, "BT": tiles.C, "R": 1}
         if stage == "outputs":
+            constants = {"BK": tile.BK, "BV": tile.BV, "BT": tiles.C, "R": 1}
             grid *= columns
         shared = memory(problem, stage, tile, tiles.C)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
@@ -101,7 +100,7 @@ def decode_plan(problem: Problem, profile: Profile) -> Launch:
     return Launch("decode", grid, {"BK": keys, "BV": columns}, 1 if keys <= 128 else 2, 1, 0)
 
 
-def _fuses(problem: Problem, profile: Profile) -> bool:
+def fuses(problem: Problem, profile: Profile) -> bool:
     """Whether one pass over time is likely to be the faster.
 
     It moves half the bytes, but each of its steps takes longer: for few heads, whose programs leave
@@ -127,6 +126,8 @@ def preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
         "reverse": replace(over_time, stages=min(over_time.stages, 2)),
         "outputs": outputs,
         "fused": over_time,
+        # Three accumulators of C rows and K columns and two of C by C.
+        "gradients": replace(inner, warps=8 if keys > 64 else 4),
     }
     size = 64 if keys <= 128 and not wide else 32
     return DeltaTiles(size, {stage: special.get(stage, inner) for stage in STAGES[direction]})
@@ -176,8 +177,7 @@ def memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
         "fused": tile.stages * (2 * keys + values + 2 * scores) + state + 2 * values,
         "local": 2 * keys + values + scores,
         "reverse": tile.stages * (3 * keys + 2 * values) + state + 2 * values,
-        "gradients": 2 * (keys + values + state) + scores,
-        "errors": keys + 3 * values + state + scores,
+        "gradients": 2 * keys + 4 * values + 2 * state + 2 * scores,
     }[stage]
     # The triangular system is solved in float32, in two factors at a time.
     exact = 8 * scores if stage == "prepare" else 0
