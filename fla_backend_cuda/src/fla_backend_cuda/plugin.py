@@ -111,6 +111,12 @@ def _trial_kernel(index: int) -> bool:
 
 
 @hookimpl
+def fla_tuner() -> str:
+    """Name what knows the tiles of the portable kernels."""
+    return "fla_backend_cuda.kernels:tuner"
+
+
+@hookimpl
 def fla_doctor() -> Mapping[str, str]:
     """Return what metadata and device files say; imports nothing."""
     report = detect.report(DEVICE_FILES, ("torch", "triton"))

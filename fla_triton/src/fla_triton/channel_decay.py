@@ -33,8 +33,9 @@ from fla_triton.kernels.recurrent import recurrent_outputs
 from fla_triton.kernels.scored_outputs import scored_outputs
 from fla_triton.kernels.states import chain, chunk_states
 from fla_triton.launch import Settling
-from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, decode_plan
+from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, Tiles, decode_plan
 from fla_triton.profiles import Profile
+from fla_triton.tables import Choose, no_table
 
 Outputs = tuple[Tensor, ...]
 
@@ -61,9 +62,11 @@ class Kernels:
 
     Attributes:
         profile: the chip.
+        choose: tiles from a tuned table, None for the defaults.
     """
 
     profile: Profile
+    choose: Choose[Tiles] = no_table
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
@@ -105,10 +108,10 @@ class Kernels:
     def _plan_forward(self, problem: Problem) -> Plan | Launch:
         if problem.longest <= DECODE_TOKENS:
             return decode_plan(problem, self.profile)
-        return _planned(self.profile, problem, "forward")
+        return _planned(self, problem, "forward")
 
     def _plan_backward(self, problem: Problem) -> Plan:
-        return _planned(self.profile, problem, "backward")
+        return _planned(self, problem, "backward")
 
     def _decode(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
         q, k, v = qkv(call)
@@ -289,5 +292,5 @@ def _sizes(problem: Problem) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1024)
-def _planned(profile: Profile, problem: Problem, direction: str) -> Plan:
-    return plan(problem, direction, profile)
+def _planned(kernels: Kernels, problem: Problem, direction: str) -> Plan:
+    return plan(problem, direction, kernels.profile, kernels.choose(problem, direction))

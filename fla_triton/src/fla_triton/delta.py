@@ -16,12 +16,13 @@ from torch import Tensor
 
 from fla_core.call import Call
 from fla_triton.calls import boundaries, gradients_of_nothing, new_state, problem_of, start_of
-from fla_triton.delta_plan import DeltaPlan, decode_plan, plan
+from fla_triton.delta_plan import DeltaPlan, DeltaTiles, decode_plan, plan
 from fla_triton.delta_stages import Stages
 from fla_triton.kernels.delta_recurrent import delta_recurrent
 from fla_triton.launch import launch
 from fla_triton.plan import DECODE_TOKENS, Launch, Problem
 from fla_triton.profiles import Profile
+from fla_triton.tables import Choose, no_table
 
 Outputs = tuple[Tensor, ...]
 
@@ -32,9 +33,11 @@ class Kernels:
 
     Attributes:
         profile: the chip.
+        choose: tiles from a tuned table, None for the defaults.
     """
 
     profile: Profile
+    choose: Choose[DeltaTiles] = no_table
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
@@ -83,12 +86,12 @@ class Kernels:
         return {name: found[name] for name in needs}
 
     def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
-        return Stages.of(call, problem, _planned(self.profile, problem, direction), self.profile)
+        return Stages.of(call, problem, _planned(self, problem, direction), self.profile)
 
 
 @lru_cache(maxsize=1024)
-def _planned(profile: Profile, problem: Problem, direction: str) -> DeltaPlan:
-    return plan(problem, direction, profile)
+def _planned(kernels: Kernels, problem: Problem, direction: str) -> DeltaPlan:
+    return plan(problem, direction, kernels.profile, kernels.choose(problem, direction))
 
 
 def decode(call: Call, problem: Problem, planned: Launch, o: Tensor, last: Tensor | None) -> None:

@@ -6,7 +6,7 @@ form of ``linear_attn``. Nothing here is tuned at run time, and nothing waits fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -36,14 +36,9 @@ from fla_triton.kernels.states import chain, chunk_states
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, Tiles, decode_plan, plan
 from fla_triton.profiles import Profile
+from fla_triton.tables import Choose, no_table
 
 Outputs = tuple[Tensor, ...]
-Choose = Callable[[Problem, str], Tiles | None]
-
-
-def no_table(problem: Problem, direction: str) -> Tiles | None:
-    """A table without entries: every plan takes the default tiles."""
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +51,7 @@ class Kernels:
     """
 
     profile: Profile
-    choose: Choose = no_table
+    choose: Choose[Tiles] = no_table
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""

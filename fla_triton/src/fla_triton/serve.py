@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fla_core.call import Call
+from fla_triton.families import FAMILIES
 from fla_triton.profiles import EVERY
 from fla_triton.tables import load
 
@@ -78,7 +79,7 @@ def family(name: str, package: str, arch_of: Callable[[int | None], str]) -> Ser
     def on(index: int | None) -> Kernels:
         arch = arch_of(index)
         table = Path(str(files(package) / "tables" / f"{arch}.json"))
-        tuned = (load(table),) if table.exists() else ()
+        tuned = (load(table, name, FAMILIES[name].tiles),) if table.exists() else ()
         made: Kernels = host.Kernels(EVERY[arch], *tuned)
         return made
 
