@@ -126,6 +126,7 @@ def _on(tiles: Tiles, profile: Profile) -> Tiles:
     return replace(
         tiles,
         BT=min(tiles.BT, profile.block),
+        R=tiles.R if profile.pairs else 1,
         states=replace(state, warps=min(state.warps * profile.warps, 8)),
         chunk=replace(chunk, warps=min(chunk.warps * profile.warps, 8)),
     )

@@ -25,6 +25,7 @@ class Profile:
         matrix: shapes (m, n, k) of its instructions that multiply 16-bit matrices.
         warps: factor on the warps of a program, where those of a warp hold less of a tile.
         block: tokens of a block whose products its registers hold.
+        pairs: a chunk may be of two blocks; Intel's compiler cannot have products in branches.
     """
 
     arch: str
@@ -40,6 +41,7 @@ class Profile:
     matrix: tuple[tuple[int, int, int], ...] = ((16, 8, 16),)
     warps: int = 1
     block: int = 64
+    pairs: bool = True
 
 
 def _amd(
@@ -109,9 +111,9 @@ AMD = {
 INTEL = {
     profile.arch: profile
     for profile in (
-        Profile("pvc", 128, 128 * KIB, registers=131072, matrix=_DPAS),
-        Profile("bmg", 20, 128 * KIB, matrix=_DPAS),
-        Profile("dg2", 32, 64 * KIB, matrix=_NARROW_DPAS),
+        Profile("pvc", 128, 128 * KIB, registers=131072, matrix=_DPAS, pairs=False),
+        Profile("bmg", 20, 128 * KIB, matrix=_DPAS, pairs=False),
+        Profile("dg2", 32, 64 * KIB, matrix=_NARROW_DPAS, pairs=False),
     )
 }
 """Intel chips: Data Center GPU Max 1550, Arc B580, Arc A770."""

@@ -23,8 +23,9 @@ from compile_only.cases import Subject, cases, subjects
 from compile_only.controls import CONTROLS
 from compile_only.driver import Compiled, pretending
 from compile_only.report import Outcome, summary, write
-from compile_only.run import run
+from compile_only.run import answer
 from compile_only.targets import Target, target
+from fla_conformance.inputs import make_inputs
 
 
 def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compiled]) -> Outcome:
@@ -32,13 +33,15 @@ def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compil
     wrong, first = [], len(made)
     todo = cases(subject, thorough)
     for case in todo:
-        before = len(made)
+        before, begin = len(made), time.perf_counter()
         try:
-            run(subject, case, chip)
+            answer(subject, make_inputs(case), chip)
         except Exception as error:
             text = " ".join(str(error).split())[:400]
             wrong.append(f"{case.id}: {type(error).__name__}: {text}")
         wrong += [f"{case.id}: {fault}" for one in made[before:] for fault in faults(one, chip)]
+        taken = time.perf_counter() - begin
+        print(f"{taken:6.1f} s {len(made) - before:3} kernels  {case.id}", file=sys.stderr)
     if len(made) == first:
         wrong.append(f"{subject.row.contract}: no kernel was compiled")
     return Outcome(subject.row, tuple(todo), tuple(made[first:]), tuple(wrong))

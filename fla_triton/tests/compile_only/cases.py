@@ -41,8 +41,8 @@ def cases(subject: Subject, thorough: bool) -> list[Case]:
 
     Args:
         subject: the implementation.
-        thorough: every dtype, feature and size of the table; otherwise the sizes that models use,
-            with everything that is optional switched on.
+        thorough: every dtype, feature and size of the table; otherwise bfloat16 at the size of
+            most models, with everything that is optional switched on.
     """
     wanted = _thorough(subject) if thorough else _quick(subject)
     fitting = Fitting(subject.declaration)
@@ -50,31 +50,47 @@ def cases(subject: Subject, thorough: bool) -> list[Case]:
     return list({case.id: case for case in fitted if case is not None}.values())
 
 
+def small_cases(subject: Subject) -> list[Case]:
+    """Calls of one implementation that a CPU runs in seconds, in every dtype and layout."""
+    _, everything = _features(subject)
+    short = {"B": 1, "T": 3, "H": 2}
+    wanted = [
+        _case(subject, "float32", 16, 16, {"B": 1, "T": 70, "H": 2}, everything),
+        _case(subject, "bfloat16", 30, 17, {"B": 1, "T": 70, "H": 1}, everything),
+        _case(subject, "float16", 16, 32, {}, everything, lengths=(33, 0, 20)),
+        _case(subject, "float32", 20, 16, short, everything, direction="fwd"),
+    ]
+    fitting = Fitting(subject.declaration)
+    return [case for one in wanted if (case := fitting.fit(one)) is not None]
+
+
 def _quick(subject: Subject) -> Iterator[Case]:
-    everything = _optional(subject)
+    _, everything = _features(subject)
     yield _case(subject, "bfloat16", 128, 128, CHUNKED, everything)
-    yield _case(subject, "float32", 64, 64, CHUNKED, everything)
     yield _case(subject, "bfloat16", 128, 128, SHORT, everything, direction="fwd")
 
 
 def _thorough(subject: Subject) -> Iterator[Case]:
-    everything = _optional(subject)
-    gates = everything - STATES
-    sets = [everything, frozenset(), *(STATES | {gate} for gate in sorted(gates))]
-    for dtype in ("bfloat16", "float32", "float16"):
-        for keys, values in SIZES:
-            yield _case(subject, dtype, keys, values, CHUNKED, everything)
+    required, everything = _features(subject)
+    sets = [required, *(required | STATES | {one} for one in sorted(everything - STATES))]
+    yield from _quick(subject)
+    for dtype in ("float32", "float16"):
+        yield _case(subject, dtype, 64, 64, CHUNKED, everything)
         yield _case(subject, dtype, 128, 128, SHORT, everything, direction="fwd")
     for features in sets:
         yield _case(subject, "bfloat16", 128, 128, CHUNKED, features)
         yield _case(subject, "bfloat16", 128, 128, SHORT, features, direction="fwd")
     for dtype in ("bfloat16", "float32"):
+        for keys, values in SIZES:
+            yield _case(subject, dtype, keys, values, CHUNKED, everything)
         yield _case(subject, dtype, 128, 128, LONG, everything)
         yield _case(subject, dtype, 128, 128, {}, everything, lengths=PACKED)
 
 
-def _optional(subject: Subject) -> frozenset[str]:
-    return frozenset(subject.row.features) - DERIVED
+def _features(subject: Subject) -> tuple[frozenset[str], frozenset[str]]:
+    """Features that must be there, and all that may be."""
+    required = frozenset(subject.row.required)
+    return required, (required | frozenset(subject.row.features)) - DERIVED
 
 
 def _case(

@@ -13,6 +13,7 @@ import triton.language as tl
 from compile_only.budget import faults
 from compile_only.driver import Compiled, pretending
 from compile_only.targets import Target
+from fla_triton.kernels import common
 
 
 @triton.jit
@@ -65,3 +66,11 @@ def _judged(chip: Target, launch: Callable[[], object]) -> list[str]:
 
 
 CONTROLS = {"overflow": overflows, "spill": spills}
+
+
+def spoil_masks() -> None:
+    """Let kernels read one token too many of each sequence: no result may then be right."""
+    spoiled = common.load_rows.src.replace("live[:, None]", "(rows >= 0)[:, None]")
+    if spoiled == common.load_rows.src:
+        raise LookupError("load_rows has no mask of live rows to spoil")
+    common.load_rows._unsafe_update_src(spoiled)

@@ -43,27 +43,35 @@ class Compiled:
     resources: Resources
 
 
-class Skipped:
-    """A launcher that launches nothing."""
+class Skipping:
+    """A runtime that loads nothing and launches nothing."""
 
-    def __init__(self, source: Any, metadata: Any) -> None:
-        pass
+    def load(self, name: str, code: bytes) -> object:
+        """Something that stands for a kernel."""
+        return name
 
-    def __call__(self, *arguments: Any, **options: Any) -> None:
-        pass
+    def launcher(self, source: Any, metadata: Any) -> Callable[..., None]:
+        """What stands for the launch of a kernel."""
+        return lambda *arguments, **options: None
 
 
 class Pretended:
     """What Triton asks of a driver, answered for a chip that is described by data."""
 
-    def __init__(self, target: Target, launcher: Callable[[Any, Any], Any] = Skipped) -> None:
+    def __init__(self, target: Target, runtime: Any) -> None:
         self._target = target
-        self.launcher_cls = launcher
+        self._runtime = runtime
+        self.launcher_cls = runtime.launcher
         self.utils = SimpleNamespace(
             get_device_properties=self._properties,
-            load_binary=lambda *arguments: (1, 1, 0, 0, 1024),
+            load_binary=self._load,
             unload_module=lambda module: None,
         )
+
+    def _load(self, name: str, code: bytes, *others: Any) -> tuple[Any, ...]:
+        # Module, function, registers, spills; then threads, where Triton has that field.
+        loaded = (1, self._runtime.load(name, code), 0, 0)
+        return loaded if self._target.backend == "xpu" else (*loaded, 1024)
 
     def _properties(self, device: int) -> dict[str, int]:
         profile = self._target.profile
@@ -100,9 +108,14 @@ class Pretended:
 
 @contextmanager
 def pretending(
-    target: Target, record: Callable[[Compiled], None], launcher: Callable[..., Any] = Skipped
+    target: Target, record: Callable[[Compiled], None], runtime: Any = None
 ) -> Iterator[None]:
     """Compile for a chip while the block lasts; ``record`` is called with each kernel, once.
+
+    Args:
+        target: the chip.
+        record: called with each kernel when it is compiled.
+        runtime: loads and launches; as ``Skipping`` does, which is the default.
 
     One block a process: kernels remember the compiler they met first.
     """
@@ -115,7 +128,7 @@ def pretending(
         return compiled
 
     triton.compiler.compile = compile_and_record
-    active_driver.set_active(Pretended(target, launcher))
+    active_driver.set_active(Pretended(target, runtime or Skipping()))
     try:
         yield
     finally:

@@ -11,7 +11,11 @@ from typing import Any
 
 from compile_only.targets import MATRIX
 
-NARROW_DOT = re.compile(r"tt\.dot .*: tensor<[\dx]+x(?:bf16|f16)>")
+NARROW_DOT = re.compile(r"(?:tt\.dot|_dot|gen5_mma) .*<[\dx]+x(?:bf16|f16)[,>]")
+"""A product of 16-bit matrices, in Triton's own form or in that of one vendor."""
+
+
+SPIRV_MAGIC = bytes.fromhex("03022307")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,8 @@ class Resources:
 
     Attributes:
         shared: bytes of shared memory a program.
-        registers: 32-bit registers a thread, those of matrix accumulators included.
+        registers: 32-bit registers a thread, those of matrix accumulators included; 0 where the
+            driver allocates them.
         stack: bytes of memory a thread into which registers are spilled.
         narrow_dots: products of 16-bit matrices in its source.
         matrix: how often each instruction that multiplies matrices occurs.
@@ -35,17 +40,24 @@ class Resources:
 
 def resources(compiled: Any) -> Resources:
     """Read a ``triton.compiler.CompiledKernel``."""
-    text = "ptx" if "ptx" in compiled.asm else "amdgcn"
+    # Of Intel's code the last form that can be read; all compilers have it on their way.
+    text = next((name for name in ("ptx", "amdgcn") if name in compiled.asm), "llir")
     code = compiled.asm[text]
-    registers, stack = _of_cubin(compiled) if text == "ptx" else _of_amdgcn(code)
+    registers, stack = {"ptx": _of_cubin, "amdgcn": _of_amdgcn, "llir": _of_spirv}[text](compiled)
     found = {name: code.count(name) for name in MATRIX[text]}
     return Resources(
         shared=compiled.metadata.shared,
         registers=registers,
         stack=stack,
-        narrow_dots=len(NARROW_DOT.findall(str(compiled.asm["ttir"]))),
+        narrow_dots=len(
+            NARROW_DOT.findall(compiled.asm["ttir" if _portable(compiled) else "ttgir"])
+        ),
         matrix={name: count for name, count in found.items() if count},
     )
+
+
+def _portable(compiled: Any) -> bool:
+    return "ttir" in compiled.asm
 
 
 def _of_cubin(compiled: Any) -> tuple[int, int]:
@@ -59,12 +71,20 @@ def _of_cubin(compiled: Any) -> tuple[int, int]:
     return _number(r"REG:(\d+)", text), _number(r"STACK:(\d+)", text)
 
 
-def _of_amdgcn(code: str) -> tuple[int, int]:
+def _of_amdgcn(compiled: Any) -> tuple[int, int]:
     # ``vgpr_count`` counts accumulation registers too where both are one file.
+    code = compiled.asm["amdgcn"]
     return (
         _number(r"\.vgpr_count:\s+(\d+)", code),
         _number(r"\.private_segment_fixed_size:\s+(\d+)", code),
     )
+
+
+def _of_spirv(compiled: Any) -> tuple[int, int]:
+    # The driver allocates registers; SPIR-V has as many as it likes.
+    if compiled.asm["spv"][:4] != SPIRV_MAGIC:
+        raise ValueError(f"{compiled.metadata.name}: no SPIR-V came out")
+    return 0, 0
 
 
 def _number(pattern: str, text: str) -> int:
