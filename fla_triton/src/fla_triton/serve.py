@@ -66,21 +66,26 @@ def served(on: Callable[[int | None], Kernels]) -> Served:
     return Served(cache(on))
 
 
-def family(name: str, package: str, arch_of: Callable[[int | None], str]) -> Served:
-    """Serve a family on the chips of one vendor.
+def kernels_for(name: str, package: str, arch: str) -> Kernels:
+    """A family's kernels on one kind of chip, with the tiles that were measured there, if any.
 
     Args:
         name: module of ``fla_triton`` that has the host code.
         package: of the backend; its ``tables/ARCH.json``, if any, holds tiles that were measured.
-        arch_of: architecture of a device by its index.
+        arch: the chip, one of ``fla_triton.profiles.EVERY``.
     """
     host: Any = import_module(f"fla_triton.{name}")
+    table = Path(str(files(package) / "tables" / f"{arch}.json"))
+    tuned = (load(table, name, FAMILIES[name].tiles),) if table.exists() else ()
+    made: Kernels = host.Kernels(EVERY[arch], *tuned)
+    return made
 
-    def on(index: int | None) -> Kernels:
-        arch = arch_of(index)
-        table = Path(str(files(package) / "tables" / f"{arch}.json"))
-        tuned = (load(table, name, FAMILIES[name].tiles),) if table.exists() else ()
-        made: Kernels = host.Kernels(EVERY[arch], *tuned)
-        return made
 
-    return served(on)
+def family(name: str, package: str, arch_of: Callable[[int | None], str]) -> Served:
+    """Serve a family on the chips of one vendor.
+
+    Args:
+        name, package: as in :func:`kernels_for`.
+        arch_of: architecture of a device by its index.
+    """
+    return served(lambda index: kernels_for(name, package, arch_of(index)))

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.resources import files
-from pathlib import Path
 
 from torch import Tensor
 
 from compile_only.cases import Subject
 from compile_only.targets import Target
 from fla_conformance.inputs import Inputs
-from fla_triton.tables import load
+from fla_triton.profiles import EVERY
+from fla_triton.serve import kernels_for
 
 
 def answer(subject: Subject, inputs: Inputs, chip: Target) -> dict[str, Tensor]:
     """Outputs, and gradients of every input in a backward case, with what is known of the chip."""
     call = inputs.call()
-    host = import_module(f"fla_triton.{subject.row.family}")
-    table = Path(str(files(f"fla_backend_{chip.backend}") / "tables" / f"{chip.profile.arch}.json"))
-    tuned = (load(table, subject.row.family, FAMILIES[subject.row.family].tiles),) if table.exists() else ()
-    kernels = host.Kernels(chip.profile, *tuned)
+    package, profile = f"fla_backend_{chip.backend}", chip.profile
+    if profile.arch in EVERY:
+        kernels = kernels_for(subject.row.family, package, profile.arch)
+    else:
+        kernels = import_module(f"fla_triton.{subject.row.family}").Kernels(profile)
     outputs, residuals = kernels.forward(call, bool(inputs.grads))
     found = dict(zip(inputs.output_names, outputs, strict=True))
     if inputs.grads:
