@@ -41,7 +41,8 @@ def fla_backend() -> Backend:
 @hookimpl
 def fla_implementations() -> Iterable[Implementation]:
     """Return an implementation for each contract that the portable kernels serve."""
-    portable = tuple(declared.implementations("fla_backend_cuda.kernels", RUN_ON))
+    claims = ("graph_capture",)
+    portable = tuple(declared.implementations("fla_backend_cuda.kernels", RUN_ON, claims))
     yield from filter(None, map(_on_hopper, portable))
     yield from portable
 

@@ -52,12 +52,15 @@ ROWS = (
 )
 
 
-def implementations(module: str, arch: tuple[str, ...]) -> Iterator[Implementation]:
+def implementations(
+    module: str, arch: tuple[str, ...], claims: tuple[str, ...] = ()
+) -> Iterator[Implementation]:
     """Yield an implementation for each row.
 
     Args:
         module: module of the backend that holds a ``Served`` under each family's name.
         arch: patterns of the architectures it runs on.
+        claims: what holds on those devices beside ``"deterministic"``, which holds on all.
     """
     for row in ROWS:
         yield Implementation(
@@ -69,5 +72,5 @@ def implementations(module: str, arch: tuple[str, ...]) -> Iterator[Implementati
             domain=row.domain(),
             forms=("chunk", "recurrent", "parallel"),
             arch=arch,
-            claims=frozenset({"deterministic"}),
+            claims=frozenset({"deterministic", *claims}),
         )
