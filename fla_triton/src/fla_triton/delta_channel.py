@@ -29,7 +29,6 @@ from fla_triton.kernels.delta_outputs import delta_outputs
 from fla_triton.kernels.scored_outputs import scored_dv, scored_outputs
 from fla_triton.launch import launch
 from fla_triton.plan import Problem
-from fla_triton.profiles import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +36,13 @@ class Kernels(delta.Kernels):
     """The implementation on one kind of chip."""
 
     def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
-        planned = _planned(self.profile, problem, direction)
+        planned = _planned(self, problem, direction)
         return ChannelStages.of(call, problem, planned, self.profile)
 
 
 @lru_cache(maxsize=1024)
-def _planned(profile: Profile, problem: Problem, direction: str) -> DeltaPlan:
-    return plan(problem, direction, profile)
+def _planned(kernels: Kernels, problem: Problem, direction: str) -> DeltaPlan:
+    return plan(problem, direction, kernels.profile, kernels.choose(problem, direction))
 
 
 @dataclass(frozen=True, slots=True)

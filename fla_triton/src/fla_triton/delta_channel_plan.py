@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from fla_triton import delta_plan
-from fla_triton.delta_plan import OVER_TIME, DeltaPlan, DeltaTiles, smaller
+from fla_triton.delta_plan import OVER_TIME, DeltaPlan, DeltaTiles, fuses, on_chip, smaller
 from fla_triton.plan import Launch, Problem, Tile, power_of_two
 from fla_triton.profiles import Profile
 
 STAGES = {
     "forward": ("prepare", "states", "outputs"),
-    "backward": ("prepare", "states", "local", "reverse", "gradients"),
+    "fused": ("prepare", "fused"),
+    "backward": ("prepare", "states", "local", "reverse", "errors", "gradients"),
 }
-"""Kernels of each direction, in order."""
+"""Kernels of each direction, in order; ``fused`` is another forward."""
 
 
 def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTiles:
     """Preferred tiles, made smaller until every stage fits the device."""
-    tiles = _preferred_tiles(problem, direction)
+    if direction == "forward" and fuses(problem, profile):
+        direction = "fused"
+    tiles = on_chip(_preferred_tiles(problem, direction), profile)
     while _most(problem, tiles) > profile.shared_memory:
         less = smaller(tiles, profile.dot_minimum)
         if less == tiles:
@@ -47,21 +50,29 @@ def plan(
     for stage, tile in tiles.stages.items():
         columns = -(-problem.V // tile.BV)
         grid = heads * columns if stage in OVER_TIME else blocks
-        grid *= columns if stage == "outputs" else 1
+        grid *= {"outputs": columns, "gradients": -(-problem.K // tile.BK)}.get(stage, 1)
         constants = {"BK": tile.BK, "BV": tile.BV, "C": tiles.C}
+        if stage in ("prepare", "gradients"):
+            constants["LEVELS"] = tiles.C.bit_length() - 1
         shared = _memory(problem, stage, tile, tiles.C)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
+    if direction == "backward":
+        size = problem.tokens * problem.heads
+        launches["beta"] = Launch("beta", -(-size // 1024), {"BLOCK": 1024}, 4, 1, 0)
     return DeltaPlan(tiles.C, launches)
 
 
 def _preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
     scalar = delta_plan.preferred_tiles(problem, direction)
     keys, values = power_of_two(problem.K), power_of_two(problem.V)
+    # Measured in registers: of 64 channels, four warps hold too few of them and eight no more.
+    inner = Tile(min(keys, 32), min(values, 64), 4, 1)
     own = {
-        "prepare": Tile(min(keys, 64), min(values, 64), 4, 1),
+        "prepare": inner,
         "outputs": Tile(min(keys, 64), min(values, 128), 4, 1),
-        "local": Tile(keys, min(values, 64), 4, 1),
-        "gradients": Tile(min(keys, 64), min(values, 64), 8, 1),
+        "local": inner,
+        "errors": inner,
+        "gradients": inner,
     }
     stages = {stage: own.get(stage) or scalar.stages[stage] for stage in STAGES[direction]}
     return DeltaTiles(scalar.C, stages)
@@ -73,17 +84,18 @@ def _most(problem: Problem, tiles: DeltaTiles) -> int:
 
 def _memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
     """Bytes of the operands of a program that lie in shared memory at once."""
-    if stage in OVER_TIME:
+    if stage in ("states", "reverse"):
         return delta_plan.memory(problem, stage, tile, size)
     keys, values = size * tile.BK, size * tile.BV
     state, square = tile.BK * tile.BV, size * size
     elements = {
-        "prepare": 3 * keys + values + square,
+        "prepare": 3 * keys + values + 2 * square,
+        "fused": tile.stages * (3 * keys + values + square) + state,
         "outputs": keys + values + state + square,
         "local": values + square,
-        "gradients": 2 * keys + 3 * values + 2 * state + 3 * square,
+        "errors": 3 * values + 2 * square,
+        "gradients": 4 * keys + 3 * values + 2 * state + 3 * square,
     }[stage]
-    # Tiles of channels change their layout in float32 between levels, and the triangular system
-    # is solved in float32, in two factors at a time.
-    exact = {"prepare": 8 * max(square, keys), "gradients": 8 * keys}.get(stage, 0)
+    # The triangular system is solved in float32, in two factors at a time.
+    exact = 8 * square if stage == "prepare" else 0
     return elements * problem.itemsize + exact

@@ -18,16 +18,16 @@ C of P written, C of X. Flops: 4 K C log2(C) + 2 (K + V) C + 8 C^2.
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.channel_gates import since_start
 from fla_triton.kernels.common import chunk_at, first_slot, load_rows, sequence_at, store_rows
-from fla_triton.kernels.tree import (
-    MOST_LEVELS,
-    are_paired,
-    doubled,
-    is_later,
-    load_decays,
-    own_scores,
+from fla_triton.kernels.spans import (
+    are_ordered_pairs,
+    behind,
+    decays,
+    load_gates,
+    to_middle,
+    up_to,
 )
+from fla_triton.kernels.tree import own_scores
 from fla_triton.kernels.triangular import unit_lower_inverse
 
 
@@ -54,34 +54,34 @@ def load_strengths(
 
 @triton.jit
 def both_scores(
-    erased, read, left, q, k, decays, C: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr
+    erased,
+    read,
+    left,
+    q,
+    k,
+    high,
+    low,
+    C: tl.constexpr,
+    BK: tl.constexpr,
+    LEVELS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     """Add a tile of channels to the pairs ``j < i`` of left with k and of q with k.
 
     Args:
         erased, read: ``[C, C]``, float32.
         left, q, k: ``[C, BK]``; products are taken in the dtype of k.
-        decays: of ``load_decays``.
-
-    Returns:
-        both scores; decays from the block's start to each token, its own among them, and from
-        behind it to the block's end.
+        high, low: of ``load_gates``.
     """
-    since = decays
-    until = tl.full([C, BK], 1.0, dtype=tl.float32)
-    inner = tl.arange(0, C)
-    below = inner[:, None] > inner[None, :]
-    for level in tl.static_range(MOST_LEVELS):
-        if (1 << level) < C:
-            factor = tl.where(is_later(level, C), since, until)
-            turned = tl.trans((k * factor).to(k.dtype))
-            chosen = are_paired(level, C) & below
-            found = tl.dot((left * factor).to(k.dtype), turned, input_precision=PRECISION)
-            erased += tl.where(chosen, found, 0.0)
-            found = tl.dot((q * factor).to(k.dtype), turned, input_precision=PRECISION)
-            read += tl.where(chosen, found, 0.0)
-            since, until = doubled(since, until, level, C, BK)
-    return erased, read, since, until
+    for level in range(LEVELS):
+        factor = decays(to_middle(level, C), high, low, PRECISION)
+        turned = tl.trans((k * factor).to(k.dtype))
+        chosen = are_ordered_pairs(level, C)
+        found = tl.dot((left * factor).to(k.dtype), turned, input_precision=PRECISION)
+        erased += tl.where(chosen, found, 0.0)
+        found = tl.dot((q * factor).to(k.dtype), turned, input_precision=PRECISION)
+        read += tl.where(chosen, found, 0.0)
+    return erased, read
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -109,6 +109,7 @@ def delta_channel_prepare(
     BK: tl.constexpr,
     BV: tl.constexpr,
     C: tl.constexpr,
+    LEVELS: tl.constexpr,
     CHANNELS: tl.constexpr,
     WITH_INVERSE: tl.constexpr,
     VARLEN: tl.constexpr,
@@ -131,15 +132,17 @@ def delta_channel_prepare(
     for row in range(0, K, BK):
         tile_q = load_rows(q, rows, live, h, row, H, K, C, BK)
         tile_k = load_rows(k, rows, live, h, row, H, K, C, BK)
-        decays = load_decays(g, rows, live, h, row, H, K, C, BK)
+        high, low = load_gates(g, rows, live, h, row, H, K, C, BK, k.dtype.element_ty)
         left = tile_k
         if CHANNELS:
             left = tile_k * load_strengths(erase, rows, live, h, row, H, K, C, BK, CHANNELS)
         own += own_scores(tile_q, tile_k)
-        erased, read, since, until = both_scores(
-            erased, read, left, tile_q, tile_k, decays, C, BK, PRECISION
+        erased, read = both_scores(
+            erased, read, left, tile_q, tile_k, high, low, C, BK, LEVELS, PRECISION
         )
+        since = decays(up_to(C), high, low, PRECISION)
         store_rows(q_in, tile_q * since, rows, live, h, row, H, K, C, BK)
+        until = decays(behind(C), high, low, PRECISION)
         store_rows(k_out, tile_k * until, rows, live, h, row, H, K, C, BK)
         channels = row + tl.arange(0, BK)
         total = tl.sum(tl.where((inner == C - 1)[:, None], since, 0.0), 0)
@@ -158,7 +161,8 @@ def delta_channel_prepare(
         solved *= tl.trans(strength)
     solved = solved.to(k.dtype.element_ty)
     for row in range(0, K, BK):
-        since, _ = since_start(g, rows, live, h, row, H, K, C, BK)
+        high, low = load_gates(g, rows, live, h, row, H, K, C, BK, k.dtype.element_ty)
+        since = decays(up_to(C), high, low, PRECISION)
         left = load_rows(k, rows, live, h, row, H, K, C, BK) * since
         if CHANNELS:
             left *= load_strengths(erase, rows, live, h, row, H, K, C, BK, CHANNELS)
