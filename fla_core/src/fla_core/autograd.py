@@ -59,8 +59,8 @@ class _Node(torch.autograd.Function):
         mark = prepared.mark
         if mark is None:
             mark = maker_mark(plan, outputs[0])
-            # It holds no memory, but a fake one would be of a mode that ends.
-            prepared.mark = mark if has_data(mark) else None
+            # It holds no memory, but one that is fake or of inference is of a mode that ends.
+            prepared.mark = mark if has_data(mark) and not mark.is_inference() else None
         ctx.save_for_backward(*tensors, *residuals, *base_outputs, _boundaries(call), mark)
         ctx.set_materialize_grads(False)
         return _writable(outputs, (*residuals, *base_outputs))

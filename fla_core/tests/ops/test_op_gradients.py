@@ -289,6 +289,16 @@ def test_inference_mode(case: Case) -> None:
     assert all(x.requires_grad for x in public_call(case, given).values())
 
 
+def test_gradients_asked_for_in_inference_mode_leave_nothing_behind() -> None:
+    """Torch refuses them; what the core keeps of a signature must not be of that mode."""
+    case = Case("chunk_simple_gla", H=17)  # as in no other test, so that no call came before
+    given = leaves(case)
+    refused = pytest.raises(RuntimeError, match="Inference tensors cannot be saved")
+    with refused, torch.inference_mode(), torch.enable_grad():
+        public_call(case, given)
+    assert evaluate(public_call, case, make_inputs(case))["dq"].isfinite().all()
+
+
 @pytest.mark.parametrize("op", ["chunk_retention", "chunk_lightning_attn"])
 def test_decays_made_in_inference_mode_serve_training(op: str) -> None:
     case = Case(op, H=13)
