@@ -80,6 +80,7 @@ def test_ci_has_what_goes_wrong_in_one_dtype_or_beyond_a_chunk(name: str) -> Non
         found = grid(CONTRACTS[name], implementation(name), level, "ci")
         for dtype in ("bfloat16", "float16", "float32"):
             assert any(case.sizes["K"] % 2 for case in found if case.dtype == dtype)
+            assert any(case.sizes["K"] == 128 for case in found if case.dtype == dtype)
         widths = {(case.sizes["K"], case.sizes["V"]) for case in found if case.dtype == "bfloat16"}
         assert {(17, 60), (64, 64), (128, 128)} <= widths
         assert max(case.sizes["T"] for case in found) == 1500

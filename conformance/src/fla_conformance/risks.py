@@ -69,6 +69,9 @@ DIAGONAL = (
     (130, 8, 192),
     (66, 256, 8),
 )
+USUAL = (128, 128)
+"""Head sizes of most models."""
+_DTYPES = ("bfloat16", "float16", "float32")
 FAR_APART = ((1, 64, 64), (15, 3, 8), (17, 17, 60), (64, 64, 64), (129, 100, 8), (64, 128, 128))
 """The part of the diagonal that every budget has."""
 
@@ -135,7 +138,8 @@ def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
             sizes.update(B=1, H=1)
         core = (tokens, keys, values) in FAR_APART
         # A level is reached by one dtype: what is wrong in one of them only must show there.
-        for dtype in dict.fromkeys(("bfloat16", ("bfloat16", "float16", "float32")[index % 3])):
+        dtypes = {"bfloat16": None, _DTYPES[index % 3]: None}
+        for dtype in _DTYPES if (keys, values) == USUAL else dtypes:
             yield Risk(base, sizes, dtype=dtype, core=core)
     yield Risk(base, {"T": 0}, core=True)
     yield Risk(base, {"B": 0})
