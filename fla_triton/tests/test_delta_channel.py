@@ -13,39 +13,33 @@ from fla_triton.delta_channel_plan import plan
 from fla_triton.delta_plan import OVER_TIME, DeltaPlan
 from fla_triton.plan import Problem
 from fla_triton.profiles import PROFILES, Profile
-from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
+from interpreter.cases import FILLS, IDLE, STATES, case, failures
 
 SETS = {
     # With few multiprocessors one head fills the chip, and one pass over time makes the outputs.
     "fused": [
-        (case("kda", "bfloat16", (1, 100, 1, 60, 80), STATES), FILLS),
-        (case("gdn2", "float16", (1, 0, 1, 16, 17), STATES, (65, 0, 1, 17)), FILLS),
+        (case("kda", "bfloat16", (1, 70, 1, 40, 80), STATES), FILLS),
+        (case("gdn2", "float16", (1, 0, 1, 16, 17), STATES, (65, 0, 1)), FILLS),
+        (case("kda", "bfloat16", (1, 70, 1, 32, 32), ()).but(regime="parallel_keys"), FILLS),
     ],
     "stages": [
-        (case("kda", "float32", (1, 40, 2, 16, 16), ()), IDLE),
-        (case("gdn2", "float32", (1, 40, 1, 33, 20), STATES), IDLE),
-        (case("kda", "float16", (1, 70, 1, 140, 20), STATES), IDLE),
-        (case("gdn2", "bfloat16", (1, 70, 1, 20, 100), ()), IDLE),
+        (
+            case("kda", "float32", (1, 0, 1, 20, 17), STATES, (33, 0, 1, 40)).but(regime="resets"),
+            IDLE,
+        ),
+        (case("gdn2", "float32", (1, 40, 1, 16, 20), STATES), IDLE),
+        (case("kda", "float16", (1, 40, 1, 70, 20), STATES), IDLE),
+        (case("gdn2", "bfloat16", (1, 70, 1, 20, 70), ()), IDLE),
+        (case("kda", "float32", (1, 40, 1, 16, 16), ()).but(regime="parallel_keys"), IDLE),
     ],
     "regimes": [
-        (case(contract, dtype, (1, 100, 1, 16, 16), STATES).but(regime=regime), IDLE)
+        (case(contract, dtype, (1, 70, 1, 16, 16), STATES).but(regime=regime), IDLE)
         for contract, dtype, regime in (
             ("kda", "bfloat16", "resets"),
             ("kda", "bfloat16", "fast_decay"),
             ("kda", "float16", "long_memory"),
-            ("gdn2", "bfloat16", "resets"),
+            ("gdn2", "float16", "parallel_keys"),
         )
-    ],
-    "parallel keys": [
-        (case(contract, dtype, (1, 100, 1, 32, 32), ()).but(regime="parallel_keys"), processors)
-        for contract, dtype, processors in (
-            ("kda", "bfloat16", FILLS),
-            ("kda", "float32", IDLE),
-            ("gdn2", "float16", IDLE),
-        )
-    ],
-    "packed": [
-        (case("kda", "float32", (1, 0, 1, 20, 17), STATES, PACKED).but(regime="resets"), IDLE),
     ],
     "decoding": [
         (case("kda", "bfloat16", (2, 5, 2, 20, 17), STATES, direction="fwd"), IDLE),
