@@ -105,6 +105,15 @@ def test_few_heads_are_cut_along_time() -> None:
     assert (segments - 1) * span < 64 <= segments * span
 
 
+@pytest.mark.parametrize("itemsize", [2, 4])
+def test_narrow_tiles_are_widened_where_the_compiler_gets_them_wrong(itemsize: int) -> None:
+    problem = Problem(1, 200, 200, 2, 16, 8, itemsize)
+    chunk = plan(problem, "forward", PROFILES["sm90"]).launches["chunks"].constants
+    assert (chunk["BK"], chunk["BV"]) == ((64, 64) if itemsize == 2 else (16, 16))
+    chunk = plan(problem, "forward", PROFILES["sm80"]).launches["chunks"].constants
+    assert (chunk["BK"], chunk["BV"]) == (16, 16)
+
+
 def test_many_heads_are_not() -> None:
     tiles = default_tiles(PROBLEM, "forward", H200)
     assert split_of_time(PROBLEM, tiles, H200) == (1, 64)

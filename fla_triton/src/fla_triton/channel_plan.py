@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fla_triton.plan import Launch, Plan, Problem, Tile, Tiles, power_of_two, split_of_time
+from fla_triton.plan import Launch, Plan, Problem, Tile, Tiles, held, power_of_two, split_of_time
 from fla_triton.profiles import Profile
 
 STAGES = {
@@ -12,6 +12,10 @@ STAGES = {
     "backward": ("prepare", "values", "gradients"),
 }
 """Kernels with one program for each chunk and head, in order; the pass over time lies between."""
+
+
+LOW = 2
+"""Levels of the tree inside one thread: of 64 rows and channels four warps hold 4 rows in each."""
 
 
 def default_tiles(problem: Problem, direction: str, profile: Profile) -> Tiles:
@@ -46,7 +50,7 @@ def plan(
         number of their chunks.
     """
     tiles = tiles or default_tiles(problem, direction, profile)
-    size, state = tiles.chunk_size, tiles.states
+    size, state = tiles.chunk_size, held(tiles.states, problem, profile)
     segments, span = split_of_time(problem, tiles, profile)
     if columns_decay:
         segments, span = 1, -(-problem.longest // size)
@@ -64,14 +68,16 @@ def plan(
         blocks = -(-problem.K * problem.V // 1024)
         launches["chain"] = Launch("chain", heads * blocks, {"BLOCK": 1024}, 4, 1, 0)
     for stage in STAGES[direction]:
-        tile = stage_tile(tiles, stage)
+        tile = held(stage_tile(tiles, stage), problem, profile)
         grid = problem.chunks(size) * problem.heads
         constants = {"BK": tile.BK, "C": size}
         if stage != "prepare":
             constants["BV"] = tile.BV
-        if stage in ("prepare", "gradients"):
+        if stage == "prepare":
+            constants["LOW"] = LOW
+        if stage == "gradients":
             constants["LEVELS"] = size.bit_length() - 1
-        else:
+        if stage in ("outputs", "values"):
             grid *= -(-problem.V // tile.BV)
         shared = _memory(problem, stage, tile, size)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)

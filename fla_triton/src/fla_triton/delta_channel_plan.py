@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fla_triton import delta_plan
 from fla_triton.delta_plan import OVER_TIME, DeltaPlan, DeltaTiles, fuses, on_chip, smaller
-from fla_triton.plan import Launch, Problem, Tile, power_of_two
+from fla_triton.plan import Launch, Problem, Tile, held, power_of_two
 from fla_triton.profiles import Profile
 
 STAGES = {
@@ -47,7 +47,8 @@ def plan(
     heads = problem.sequences * problem.heads
     blocks = problem.chunks(tiles.C) * problem.heads
     launches = {}
-    for stage, tile in tiles.stages.items():
+    for stage, preferred in tiles.stages.items():
+        tile = held(preferred, problem, profile)
         columns = -(-problem.V // tile.BV)
         grid = heads * columns if stage in OVER_TIME else blocks
         grid *= {"outputs": columns, "gradients": -(-problem.K // tile.BK)}.get(stage, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from fla_triton.plan import Launch, Problem, Tile, power_of_two
+from fla_triton.plan import Launch, Problem, Tile, held, power_of_two
 from fla_triton.profiles import Profile
 
 STAGES = {
@@ -34,10 +34,17 @@ class DeltaTiles:
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlan:
-    """Launches of one direction by stage, for chunks of C tokens."""
+    """Launches of one direction by stage.
+
+    Attributes:
+        C: tokens of a chunk.
+        launches: by stage.
+        every: of how many chunks one keeps the state before it.
+    """
 
     C: int
     launches: Mapping[str, Launch] = field(default_factory=dict)
+    every: int = 1
 
     @property
     def fused(self) -> bool:
@@ -81,16 +88,19 @@ def plan(
     heads = problem.sequences * problem.heads
     blocks = problem.chunks(tiles.C) * problem.heads
     launches = {}
-    for stage, tile in tiles.stages.items():
+    for stage, preferred in tiles.stages.items():
+        tile = held(preferred, problem, profile)
         columns = -(-problem.V // tile.BV)
         grid = heads * columns if stage in OVER_TIME else blocks
         constants = {"BK": tile.BK, "BV": tile.BV, "C": tiles.C}
         if stage == "outputs":
             constants = {"BK": tile.BK, "BV": tile.BV, "BT": tiles.C, "R": 1}
             grid *= columns
+        if stage == "gradients":
+            grid = problem.chunks(2 * tiles.C) * problem.heads
         shared = memory(problem, stage, tile, tiles.C)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
-    return DeltaPlan(tiles.C, launches)
+    return DeltaPlan(tiles.C, launches, every=2 if direction == "backward" else 1)
 
 
 def decode_plan(problem: Problem, profile: Profile) -> Launch:
@@ -177,7 +187,7 @@ def memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
         "fused": tile.stages * (2 * keys + values + 2 * scores) + state + 2 * values,
         "local": 2 * keys + values + scores,
         "reverse": tile.stages * (3 * keys + 2 * values) + state + 2 * values,
-        "gradients": 2 * keys + 4 * values + 2 * state + 2 * scores,
+        "gradients": 3 * keys + 5 * values + 2 * state + 2 * scores,
     }[stage]
     # The triangular system is solved in float32, in two factors at a time.
     exact = 8 * scores if stage == "prepare" else 0

@@ -55,6 +55,16 @@ class Tile:
     stages: int = 2
 
 
+def held(tile: Tile, problem: Problem, profile: Profile) -> Tile:
+    """The tile, widened to what the chip's compiler gets right."""
+    if problem.itemsize > 2:
+        return tile
+    keys, values = max(tile.BK, profile.columns), max(tile.BV, profile.columns)
+    # A tile that was cut for its registers needs more warps to hold what it was spared.
+    cut = min(problem.K, keys) > tile.BK
+    return replace(tile, BK=keys, BV=values, warps=max(tile.warps, 8) if cut else tile.warps)
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """Tiles of one direction.
@@ -177,7 +187,8 @@ def plan(problem: Problem, direction: str, profile: Profile, tiles: Tiles | None
     tiles = tiles or default_tiles(problem, direction, profile)
     segments, span = split_of_time(problem, tiles, profile)
     heads = problem.sequences * problem.heads
-    state, chunk = tiles.states, tiles.chunk
+    state, chunk = (held(tile, problem, profile) for tile in (tiles.states, tiles.chunk))
+    tiles = replace(tiles, states=state, chunk=chunk)
     inner = heads * _state_tiles(problem, tiles)
     constants = {"BK": state.BK, "BV": state.BV, "C": tiles.chunk_size}
     shared = _states_memory(problem, tiles)

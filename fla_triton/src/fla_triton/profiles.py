@@ -18,6 +18,7 @@ class Profile:
         grid_limit: largest number of programs on axis 0.
         thread_limit: more threads than a launch may have.
         dot_minimum: smallest side of a matrix product's tile.
+        columns: fewest columns of a tile of 16-bit factors that the compiler gets right.
         warp_width: threads of a warp (wave, subgroup).
         registers: 32-bit registers of a multiprocessor.
         exact, fast: how the compiler is told to multiply float32 factors where torch would do so
@@ -34,6 +35,7 @@ class Profile:
     grid_limit: int = 2**31 - 1
     thread_limit: int = 2**42
     dot_minimum: int = 16
+    columns: int = 16
     warp_width: int = 32
     registers: int = 65536
     exact: str = "tf32x3"
@@ -86,7 +88,15 @@ PROFILES = {
     profile.arch: profile
     for profile in (
         Profile("sm80", multiprocessors=108, shared_memory=163 * KIB),
-        Profile("sm90", multiprocessors=132, shared_memory=227 * KIB, matrix=((64, 8, 16),)),
+        # Of 16 or 32 columns, 64 rows and 4 warps, with a left factor that another product left in
+        # registers, products of Triton 3.6.0 are wrong or fault on an H200.
+        Profile(
+            "sm90",
+            multiprocessors=132,
+            shared_memory=227 * KIB,
+            columns=64,
+            matrix=((64, 8, 16),),
+        ),
         Profile("sm100", multiprocessors=148, shared_memory=227 * KIB, matrix=((128, 16, 16),)),
         Profile("sm120", multiprocessors=170, shared_memory=99 * KIB),
     )
