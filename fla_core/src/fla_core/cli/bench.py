@@ -11,6 +11,7 @@ JSON: the document of :mod:`fla_core.cli.calls.bench.rows`, schema ``fla-bench/1
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,7 +94,8 @@ def bench(
                 if not isinstance(one, anchor.Anchor):
                     tell(f"{one.name} {workload.recipe.title} {workload.text} {way}")
                     found.append(measured.run(workload, one, way))
-        found += [measured.run(workload, anchor.Anchor(), way) for workload, way in anchors]
+        warm = replace(measured, first=False)
+        found += [warm.run(workload, anchor.Anchor(), way) for workload, way in anchors]
     changes = [] if earlier is None else compare.changes(earlier.rows, found)
     host = rows.machine(where)
     document = rows.document(found, host, **_against(earlier, changes))

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fla_core.cli.calls.bench.providers import ANCHOR, NotOffered, Provider, provider
+from fla_core.cli.calls.bench.providers import ANCHOR, Provider, provider
 from fla_core.cli.calls.bench.recipes import Recipe
 from fla_core.cli.calls.problem import Problem
 
 NAME = "softmax_attention"
-RECIPE = Recipe("chunk_linear_attn", "softmax", keywords={"normalize": False})
+RECIPE = Recipe("chunk_linear_attn", "softmax", keywords={"normalize": False}, packs=False)
 """Linear attention has the same tensors; what is computed of them is another thing."""
 
 ROWS = 512
@@ -38,8 +38,6 @@ class Anchor:
 
     def bound(self, recipe: Recipe, problem: Problem) -> Callable[[], Any]:
         """The call on one problem."""
-        if problem.bounds is not None:
-            raise NotOffered(f"{NAME} knows no packed sequences")
         return lambda: attention(**problem.present)
 
     def shown(self, recipe: Recipe) -> str:

@@ -159,10 +159,11 @@ def _small(workload: Workload) -> dict[str, Workload]:
     sizes = {axis: size for axis, size in heads.items() if axis in workload.sizes}
     if workload.recipe.variant == "decode":
         return {"small": workload.resized({**sizes, "B": 2, "T": 1}, None)}
-    return {
-        "dense": workload.resized({**sizes, "B": 2, "T": SMALL_TOKENS}, None),
-        "packed": workload.resized({**sizes, "B": 1, "T": SMALL_TOKENS}, SMALL_LENGTHS),
-    }
+    found = {"dense": workload.resized({**sizes, "B": 2, "T": SMALL_TOKENS}, None)}
+    if workload.recipe.packs:
+        packed = {**sizes, "B": 1, "T": SMALL_TOKENS}
+        found["packed"] = workload.resized(packed, SMALL_LENGTHS)
+    return found
 
 
 def _spread(

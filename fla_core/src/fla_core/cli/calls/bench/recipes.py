@@ -38,6 +38,7 @@ class Recipe:
         flags: switches of the contract that are on.
         options: float arguments.
         keywords: what the public operator is told beside tensors, switches and options.
+        packs: whether there are packed sequences.
     """
 
     operator: str
@@ -46,6 +47,7 @@ class Recipe:
     flags: frozenset[str] = frozenset()
     options: Mapping[str, float] = field(default_factory=dict)
     keywords: Mapping[str, Any] = field(default_factory=dict)
+    packs: bool = True
 
     @property
     def title(self) -> str:
@@ -111,7 +113,7 @@ def stepped(operator: str) -> Recipe:
     """The decode call of a recurrent operator: a state going in and out."""
     (plain,) = find(operator, "")
     inputs, flags = (*plain.inputs, "initial_state"), frozenset({"final_state"})
-    return Recipe(operator, "decode", inputs, flags, keywords=plain.keywords)
+    return Recipe(operator, "decode", inputs, flags, keywords=plain.keywords, packs=False)
 
 
 def implied_decay(recipe: Recipe, heads: int, like: Tensor) -> Tensor | None:

@@ -1,0 +1,292 @@
+"""``fla-kernels bench``: right answers have a speed, wrong ones have none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from command_line import Invoke
+
+import fla_core
+from fla_core.cli.bench import _words
+from fla_core.cli.calls.bench import chart, compare, recipes, rows
+from fla_core.cli.calls.bench.rows import Row
+
+SCHEMA = json.loads(Path(rows.__file__).with_name("schema.json").read_text())
+SHAPE = ("--shape", "1,70,2,8,8", "--device", "cpu", "--budget", "0.001")
+
+PROVIDERS = {
+    "right_one": "from fla_core.ops import chunk_gla, fused_recurrent_gla",
+    "wrong_one": """
+        from fla_core import ops
+        def chunk_gla(*args, **kwargs):
+            o, state = ops.chunk_gla(*args, **kwargs)
+            return o * 1.02, state
+    """,
+    "without_decay_gradient": """
+        from fla_core import ops
+        def chunk_gla(q, k, v, g, **kwargs):
+            return ops.chunk_gla(q, k, v, g.detach(), **kwargs)
+    """,
+    "wrong_at_length": """
+        from fla_core import ops
+        def chunk_gla(q, *args, **kwargs):
+            o, state = ops.chunk_gla(q, *args, **kwargs)
+            return (o * 1.02 if q.shape[1] == 70 else o), state
+    """,
+    "raising": """
+        def chunk_gla(*args, **kwargs):
+            raise RuntimeError("launch failed")
+    """,
+    "refusing": """
+        def chunk_gla(*args, **kwargs):
+            raise NotImplementedError("not on this chip")
+    """,
+    "broken": "raise OSError('libchip.so is missing')",
+}
+
+
+@pytest.fixture
+def providers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules with operators of these names."""
+    from textwrap import dedent
+
+    for name, code in PROVIDERS.items():
+        (tmp_path / f"{name}.py").write_text(dedent(code))
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def bench(invoke: Invoke, *words: str, code: int = 0) -> list[dict[str, Any]]:
+    """Rows of a run without those of the anchor; the document obeys its schema."""
+    result = invoke("bench", *words, *SHAPE, "--json")
+    assert result.exit_code == code, result.output
+    document = json.loads(result.stdout)
+    jsonschema.validate(document, SCHEMA)
+    return [row for row in document["rows"] if row["provider"] != "sdpa"]
+
+
+def test_two_providers_on_the_same_call(invoke: Invoke, providers: None) -> None:
+    words = ("gla", "--provider", "ours", "--provider", "right_one")
+    found = bench(invoke, *words)
+    assert [(row["provider"], row["direction"], row["status"]) for row in found] == [
+        ("ours", "fwd", "ok"),
+        ("right_one", "fwd", "ok"),
+        ("ours", "both", "ok"),
+        ("right_one", "both", "ok"),
+    ]
+    assert {row["implementation"] for row in found} == {
+        "reference:gla#chunk",
+        "right_one.chunk_gla",
+    }
+    assert all(set(row["errors"]) == {"dense", "packed", "slice"} for row in found)
+    assert all(max(row["errors"].values()) <= row["bound"] for row in found)
+
+
+@pytest.mark.parametrize(
+    ("provider", "status", "text"),
+    [
+        ("wrong_one", "wrong", "dense o "),
+        ("without_decay_gradient", "wrong", "dense d gk "),
+        ("wrong_at_length", "wrong", "slice o "),
+        ("raising", "error", "RuntimeError: launch failed"),
+    ],
+)
+def test_no_speed_of_what_is_wrong(
+    invoke: Invoke, providers: None, provider: str, status: str, text: str
+) -> None:
+    (row,) = bench(invoke, "gla", "--provider", provider, "--direction", "both", code=1)
+    assert (row["status"], row["ms"]) == (status, None)
+    assert row["text"].startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("operator", "provider", "status", "text"),
+    [
+        ("gla", "refusing", "refused", "not on this chip"),
+        ("kda", "right_one", "missing", "right_one has no chunk_kda"),
+    ],
+)
+def test_what_is_not_offered(
+    invoke: Invoke, providers: None, operator: str, provider: str, status: str, text: str
+) -> None:
+    (row,) = bench(invoke, operator, "--provider", provider, "--direction", "fwd")
+    assert (row["status"], row["text"]) == (status, text)
+
+
+def test_every_operator_and_variant_is_right(invoke: Invoke) -> None:
+    found = bench(invoke, "chunk_*:*", "--direction", "both")
+    titles = {f"{row['operator']}:{row['variant']}".rstrip(":") for row in found}
+    assert {"chunk_retention", "chunk_lightning_attn", "chunk_linear_attn:normalize"} <= titles
+    assert {"chunk_kda:gate", "chunk_gated_delta_rule:l2norm", "chunk_gla"} <= titles
+    assert {row["status"] for row in found} == {"ok"}
+
+
+def test_packed_and_one_token(invoke: Invoke) -> None:
+    words = ("kda", "--varlen", "3", "--decode", "--direction", "fwd")
+    packed, step = bench(invoke, *words)
+    assert packed["lengths"] == list(recipes.mixed_lengths(70, 3))
+    assert sum(packed["lengths"]) == 70
+    assert (step["operator"], step["direction"], step["shape"]["T"]) == (
+        "fused_recurrent_kda",
+        "decode",
+        1,
+    )
+    assert set(step["errors"]) == {"small", "slice"}
+
+
+def test_softmax_attention_is_the_anchor(invoke: Invoke) -> None:
+    result = invoke("bench", "gla", "--direction", "both", *SHAPE, "--json")
+    anchor = json.loads(result.stdout)["rows"][-1]
+    assert (anchor["operator"], anchor["provider"]) == ("softmax_attention", "sdpa")
+    assert anchor["status"] == "ok"
+    assert set(anchor["errors"]) == {"dense", "slice"}
+
+
+def test_first_calls_run_in_their_own_process(invoke: Invoke) -> None:
+    (row,) = bench(invoke, "gla", "--direction", "both", "--first")
+    assert row["first_s"] > 0
+
+
+def test_stored_figures_stand_beside(invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    words = ("bench", "gla", "--direction", "fwd", *SHAPE)
+    assert invoke(*words, "--out", str(path)).exit_code == 0
+    document = json.loads(path.read_text())
+    document["host"]["device"] = "a chip"
+    document["rows"][0] |= {"provider": "peer", "ms": 123.456}
+    path.write_text(json.dumps(document))
+    png = tmp_path / "chart.png"
+    result = invoke(*words, "--beside", str(path), "--png", str(png))
+    assert result.exit_code == 0, result.output
+    assert "peer (stored)" in result.stdout
+    assert "123.456" in result.stdout
+    assert "peers.json: taken" in result.stdout
+    assert "on a chip, torch" in result.stdout
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_against_a_file(invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "before.json"
+    words = ("bench", "gla", "--direction", "fwd", *SHAPE)
+    invoke(*words, "--out", str(path))
+    document = json.loads(path.read_text())
+    document["rows"][0]["ms"] *= 1000
+    path.write_text(json.dumps(document))
+    result = invoke(*words, "--against", str(path), "--json")
+    found = json.loads(result.stdout)
+    jsonschema.validate(found, SCHEMA)
+    (change,) = found["against"]["calls"]
+    assert change["operator"] == "chunk_gla"
+    assert change["ratio"] == pytest.approx(change["before_ms"] / change["after_ms"])
+    assert change["ratio"] > 1
+    table = invoke(*words, "--against", str(path))
+    assert "Against before.json" in table.stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git repository whose core has a bench of its own, with stored figures."""
+    document = rows.document([_row("ours", 9.0)], {"device": "then", "torch": "1"})
+    package = tmp_path / "repository" / "fla_core" / "src" / "fla_core"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "cli.py").write_text(
+        f"import sys\nprint({json.dumps(json.dumps(document))} if 'gla' in sys.argv else 'no gla')\n"
+    )
+    root = tmp_path / "repository"
+    named = ("-c", "user.name=n", "-c", "user.email=e")
+    for words in (("init", "-q"), ("add", "."), (*named, "commit", "-q", "-m", "first")):
+        subprocess.run(["git", *words], cwd=root, check=True, capture_output=True)
+    monkeypatch.chdir(root)
+    return root
+
+
+def test_against_a_revision(repository: Path) -> None:
+    found = compare.other("HEAD", ["gla", "--device", "cpu"])
+    assert (found.name, found.host["device"]) == ("HEAD", "then")
+    (change,) = compare.changes(found.rows, [_row("ours", 3.0), _row("peer", 1.0)])
+    assert change.ratio == 3.0
+    listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True)
+    assert len(listed.stdout.splitlines()) == 1
+
+
+def test_a_revision_that_has_no_bench(repository: Path) -> None:
+    with pytest.raises(compare.RevisionError, match="status 0 and no result: no gla"):
+        compare.other("HEAD", ["kda"])
+
+
+def test_the_revision_is_asked_the_same() -> None:
+    asked = "gla --against HEAD~1 --shape 1,2,3,4,5 --json --png=x.png --out o.json --decode"
+    argv = ["fla-kernels", "bench", *asked.split()]
+    assert _words(argv) == ["gla", "--shape", "1,2,3,4,5", "--decode"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("glu", "close      gla"),
+        ("gla:gate", "'gate'"),
+        ("kda:norm", "'*', 'gate'"),
+        ("gla --shape 1,2,3", "positive sizes B,T,H,K,V"),
+        ("gla --provider no.such.module", "ours, fla, sdpa or a module that can be imported"),
+        ("gla --provider broken", "OSError: libchip.so is missing"),
+        ("gla --direction back", "fwd | both"),
+        ("gla --varlen 71 --shape 1,70,2,8,8", "a number of sequences in 1..70"),
+        ("gla --varlen -1", "a number of sequences"),
+        ("gla --beside nowhere.json", "a file that bench wrote (fla-bench/1)"),
+        ("gla --against nowhere.json", "nowhere.json: FileNotFoundError"),
+        ("gla --against no-such-revision", "or a git revision"),
+        ("gla --dtype int8", "fp16 | bf16 | fp32 | fp64"),
+        ("gla --device tpu", "a device of this machine"),
+    ],
+)
+def test_bad_questions(invoke: Invoke, providers: None, words: str, text: str) -> None:
+    device = () if "--device" in words else ("--device", "cpu")
+    result = invoke("bench", *words.split(), *device)
+    assert result.exit_code == 2
+    assert text in result.stderr
+
+
+def test_a_chart_needs_matplotlib(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = invoke("bench", "gla", *SHAPE, "--png", "chart.png")
+    assert result.exit_code == 2
+    assert "pip install matplotlib" in result.stderr
+
+
+def test_a_chart_needs_figures(tmp_path: Path) -> None:
+    with pytest.raises(chart.ChartError, match="no operator has a speed"):
+        chart.draw([_row("ours", None)], tmp_path / "chart.png", "")
+
+
+def test_lengths_are_mixed() -> None:
+    lengths = recipes.mixed_lengths(32768, 32)
+    assert (sum(lengths), len(lengths), min(lengths) > 0) == (32768, 32, True)
+    assert max(lengths) > 5 * min(lengths)
+
+
+def test_rows_come_back_as_they_were() -> None:
+    row = _row("ours", 1.0)
+    row.errors = {"dense": float("inf")}
+    assert Row.of(json.loads(json.dumps(row.to_json()))) == row
+
+
+def test_the_stored_peers_obey_the_schema() -> None:
+    folder = Path(fla_core.__file__).parents[3] / "docs" / "benchmarks"
+    if not folder.exists():
+        pytest.skip("an installed package has no docs")
+    files = sorted(folder.glob("*.json"))
+    assert files
+    for path in files:
+        jsonschema.validate(json.loads(path.read_text()), SCHEMA)
+        assert rows.read(path).rows
+
+
+def _row(provider: str, ms: float | None) -> Row:
+    shape = {"B": 1, "T": 2, "H": 1, "K": 8, "V": 8}
+    return Row("chunk_gla", "", provider, "1", shape, None, "fp32", "fwd", ms=ms)
