@@ -148,7 +148,7 @@ def test_softmax_attention_is_the_anchor(invoke: Invoke) -> None:
 
 
 def test_first_calls_run_in_their_own_process(invoke: Invoke) -> None:
-    (row,) = bench(invoke, "gla", "--direction", "both", "--first")
+    (row,) = bench(invoke, "gla", "--direction", "fwd", "--first")
     assert row["first_s"] > 0
 
 
@@ -195,9 +195,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = tmp_path / "repository" / "fla_core" / "src" / "fla_core"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
-    (package / "cli.py").write_text(
-        f"import sys\nprint({json.dumps(json.dumps(document))} if 'gla' in sys.argv else 'no gla')\n"
-    )
+    told = json.dumps(json.dumps(document))
+    code = f"import sys\nprint({told} if 'gla' in sys.argv else 'no gla')\n"
+    (package / "cli.py").write_text(code)
     root = tmp_path / "repository"
     named = ("-c", "user.name=n", "-c", "user.email=e")
     for words in (("init", "-q"), ("add", "."), (*named, "commit", "-q", "-m", "first")):
