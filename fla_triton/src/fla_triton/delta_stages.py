@@ -69,10 +69,7 @@ class Stages:
     @classmethod
     def of(cls, call: Call, problem: Problem, todo: DeltaPlan, profile: Profile) -> Stages:
         """Prepare to launch what was planned."""
-        table, count = None, problem.chunks(todo.C)
-        if call.seqlens is not None:
-            table = call.seqlens.chunk_table(todo.C)
-            count = table.shape[0]
+        table, count = chunks_of(call, problem, todo.C)
         shared = {
             "H": problem.heads,
             "K": problem.K,
@@ -144,7 +141,7 @@ class Stages:
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""
         call, start = self.call, start_of(self.call)
-        states = self.room_for_states()
+        states = self.room_for_states(self.todo.every)
         self._run(
             "states",
             delta_states,
@@ -163,6 +160,7 @@ class Stages:
             ),
             HAS_G=self.shared.get("HAS_G", False),
             CHANNEL=self.CHANNEL,
+            EVERY=self.todo.every,
             HAS_START=start is not None,
             HAS_LAST=last is not None,
         )
@@ -199,12 +197,15 @@ class Stages:
         dk = v_new if v_new.shape == k.shape else torch.empty_like(k)
         dbeta = float32(q, *q.shape[:3])
         dg = float32(q, *q.shape[:3]) if "g" in needs else None
-        known = (v_new, dv, do, states, dstates, start, dlast)
-        self._over_chunks(
+        known = (v_new, dv, do, errors.into, errors.totals, states, dstates, start, dlast)
+        made = (dq, dk, dv, dbeta, dg)
+        table, count = chunks_of(call, self.problem, 2 * self.todo.C)
+        where = (boundaries(call), table, q.shape[1])
+        self._run(
             "gradients",
             delta_gradients,
-            (q, k, v, g, call.beta, errors.inverse, *known, dq, dk, dv, dbeta, dg),
-            (call.scale,),
+            (q, k, v, g, call.beta, errors.inverse, *known, *made, *where, call.scale),
+            count * self.problem.heads,
             HAS_START=start is not None,
             HAS_DLAST=dlast is not None,
             WITH_G=dg is not None,
@@ -251,9 +252,10 @@ class Stages:
         operands = (call.q, call.k, call.get("g"), do, dv)
         self._over_chunks("local", local_dv, operands, (call.scale,))
 
-    def room_for_states(self) -> Tensor:
+    def room_for_states(self, every: int = 1) -> Tensor:
+        """Room for the state before each chunk, or of every so many."""
         problem = self.problem
-        shape = (problem.chunks(self.todo.C), problem.heads, problem.K, problem.V)
+        shape = (problem.chunks(every * self.todo.C), problem.heads, problem.K, problem.V)
         q: Tensor = self.call.q
         return q.new_empty(shape)
 
@@ -283,3 +285,11 @@ class Stages:
         programs = planned.grid if grid is None else grid
         merged = {**self.shared, **constants, **planned.constants}
         launch(kernel, programs, arguments, merged, planned.warps, planned.stages)
+
+
+def chunks_of(call: Call, problem: Problem, size: int) -> tuple[Tensor | None, int]:
+    """Table of the chunks of packed sequences, and how many chunks there are."""
+    if call.seqlens is None:
+        return None, problem.chunks(size)
+    table = call.seqlens.chunk_table(size)
+    return table, table.shape[0]

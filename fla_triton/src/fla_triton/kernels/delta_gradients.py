@@ -27,9 +27,11 @@ difference of large numbers.
 
 ``local_dv`` is the part of dv_new that comes from the outputs of the same chunk.
 
-Bytes a head: q, k, v, v_new, dv_new and do read, dq, dk and dv written once, X, S and dS of each
-chunk. Flops a token and head: 6 K V + 6 V C + 10 K C.
+Bytes a head: q, k, v, v_new, dv_new and do read, dq, dk and dv written once, X and dS of each chunk
+and S of every second. Flops a token and head: 8 K V + 6 V C + 10 K C.
 """
+
+# ruff: noqa: C901
 
 import triton
 import triton.language as tl
@@ -45,7 +47,6 @@ from fla_triton.kernels.common import (
     state_places,
     store_rows,
 )
-from fla_triton.kernels.gradients import state_product
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -104,6 +105,8 @@ def delta_gradients(
     v_new,
     dv_new,
     do,
+    into,
+    totals,
     states,
     dstates,
     start,
@@ -130,110 +133,147 @@ def delta_gradients(
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: one chunk of one head; dv may be dv_new, and dk v_new."""
+    """One program: two neighbouring chunks of one head, the later one first.
+
+    ``states`` keeps the state before each pair of chunks; that between them is formed anew. Hence
+    both are one program's, and in this order dv may be dv_new and dk v_new.
+    """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
     h = pid % H
-    n, c = chunk_at(table, pid // H, T, C, VARLEN)
+    n, pair = chunk_at(table, pid // H, T, 2 * C, VARLEN)
     first, length = sequence_at(cu, n, T, VARLEN)
-    slot = (first_slot(first, n, T, C, VARLEN) + c) * H + h
+    slot = first_slot(first, n, T, C, VARLEN)
+    pair_slot = (first_slot(first, n, T, 2 * C, VARLEN) + pair) * H + h
     inner = tl.arange(0, C)
-    live = c * C + inner < length
-    rows = first + c * C + inner
-    places = rows * H + h
     below = inner[:, None] > inner[None, :]
+    chunks = tl.minimum(tl.cdiv(length, C) - 2 * pair, 2)
+    for step in range(chunks):
+        second = step == chunks - 2
+        c = 2 * pair + chunks - 1 - step
+        place = (slot + c) * H + h
+        live = c * C + inner < length
+        rows = first + c * C + inner
+        places = rows * H + h
+        before = rows - C
+        passed = (inner < C) & second
+        begins = c == 0
+        ends = (c + 1) * C >= length
 
-    strength = tl.load(beta + places, mask=live, other=0.0).to(tl.float32)
-    solved = tl.trans(load_rows(inverse, rows, live, h, 0, H, C, C, C))
-    asked = tl.zeros([C, C], dtype=tl.float32)
-    erased = tl.zeros([C, C], dtype=tl.float32)
-    acc_q = tl.zeros([C, BK], dtype=tl.float32)
-    acc_k = tl.zeros([C, BK], dtype=tl.float32)
-    read = tl.zeros([C, BK], dtype=tl.float32)
-    parts = tl.zeros([C], dtype=tl.float32)
-    written = tl.zeros([C], dtype=tl.float32)
-    both = 0.0
-    for tile in range(NV):
-        column = tile * BV
-        tile_d = load_rows(dv_new, rows, live, h, column, H, V, C, BV)
-        tile_e = load_rows(v_new, rows, live, h, column, H, V, C, BV)
-        tile_v = load_rows(v, rows, live, h, column, H, V, C, BV)
-        tile_do = load_rows(do, rows, live, h, column, H, V, C, BV)
-        kept, inside = state_places(slot, 0, column, K, V, BK, BV)
-        state = tl.load(states + kept, mask=inside, other=0.0)
-        dstate = tl.load(dstates + kept, mask=inside, other=0.0)
+        # Pairs of the chunk's own tokens.
+        strength = tl.load(beta + places, mask=live, other=0.0).to(tl.float32)
+        solved = tl.trans(load_rows(inverse, rows, live, h, 0, H, C, C, C))
+        asked = tl.zeros([C, C], dtype=tl.float32)
+        erased = tl.zeros([C, C], dtype=tl.float32)
+        parts = tl.zeros([C], dtype=tl.float32)
+        written = tl.zeros([C], dtype=tl.float32)
+        for tile in range(NV):
+            column = tile * BV
+            tile_d = load_rows(dv_new, rows, live, h, column, H, V, C, BV)
+            tile_e = load_rows(v_new, rows, live, h, column, H, V, C, BV)
+            tile_v = load_rows(v, rows, live, h, column, H, V, C, BV)
+            tile_do = load_rows(do, rows, live, h, column, H, V, C, BV)
+            y = tl.dot(solved, tile_d, input_precision=PRECISION)
+            written += tl.sum(y * tile_e, 1)
+            parts += tl.sum(y * tile_v, 1)
+            y = (-y).to(tile_d.dtype)
+            asked = tl.dot(tile_do, tl.trans(tile_e), acc=asked, input_precision=PRECISION)
+            erased = tl.dot(y, tl.trans(tile_e), acc=erased, input_precision=PRECISION)
+        tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
+        tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
+        if HAS_G:
+            running, until, total, whole, rest, unit = running_gates(
+                g, g, rows, live, h, H, C, HAS_G, False
+            )
+            pairs = pair_decays(whole, rest, unit, C)
+            asked *= pairs
+            erased *= pairs
+        asked = tl.where(inner[:, None] >= inner[None, :], asked, 0.0) * scale
+        erased = tl.where(below, erased, 0.0)
+        products = tl.dot(tile_k, tl.trans(tile_k), input_precision=PRECISION) * erased
+        parts += tl.sum(products, 1)
         if WITH_G:
-            both += tl.sum(state.to(tl.float32) * dstate.to(tl.float32))
-        y = tl.dot(solved, tile_d, input_precision=PRECISION)
-        written += tl.sum(y * tile_e, 1)
-        parts += tl.sum(y * tile_v, 1)
-        store_rows(dv, y * strength[:, None], rows, live, h, column, H, V, C, BV)
-        y = (-y).to(tile_d.dtype)
-        asked = tl.dot(tile_do, tl.trans(tile_e), acc=asked, input_precision=PRECISION)
-        erased = tl.dot(y, tl.trans(tile_e), acc=erased, input_precision=PRECISION)
-        acc_q = tl.dot(tile_do, tl.trans(state), acc=acc_q, input_precision=PRECISION)
-        read = tl.dot(y, tl.trans(state), acc=read, input_precision=PRECISION)
-        acc_k = tl.dot(tile_e, tl.trans(dstate), acc=acc_k, input_precision=PRECISION)
+            products *= strength[:, None]
+            products += tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION) * asked
+            reached = tl.cumsum(products, 0, reverse=True)
+            found = tl.sum(tl.where(below, reached, 0.0), 1)
+        attending = asked.to(tile_q.dtype)
+        erased *= strength[:, None]
+        erasing = (erased + tl.trans(erased)).to(tile_k.dtype)
 
-    tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
-    tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
-    acc_q *= scale
-    if HAS_G:
-        running, until, total, whole, rest, unit = running_gates(
-            g, g, rows, live, h, H, C, HAS_G, False
-        )
-        pairs = pair_decays(whole, rest, unit, C)
-        arriving = decay(running)[:, None]
-        acc_q *= arriving
-        read *= arriving
-        acc_k *= decay(until)[:, None]
-        asked *= pairs
-        erased *= pairs
-    asked = tl.where(inner[:, None] >= inner[None, :], asked, 0.0) * scale
-    erased = tl.where(below, erased, 0.0)
-    products = tl.dot(tile_k, tl.trans(tile_k), input_precision=PRECISION) * erased
-    reads = tl.sum(read * tile_k, 1)
-    parts += reads + tl.sum(products, 1)
-    # The same number two ways: where keys are nearly parallel the parts of the sum cancel, and
-    # where beta is nothing so is the quotient.
-    strong = tl.abs(strength) > 0.0625
-    quotient = written / tl.where(strong, strength, 1.0)
-    tl.store(dbeta + places, tl.where(strong, quotient, parts), mask=live)
-    if WITH_G:
-        products *= strength[:, None]
-        products += tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION) * asked
-        reached = tl.cumsum(products, 0, reverse=True)
-        # From keys before t to queries from t on, and from keys to the state.
-        step = tl.sum(tl.where(below, reached + tl.sum(acc_k * tile_k, 1)[None, :], 0.0), 1)
-        # From the state to queries, and to keys that read it.
-        step += tl.cumsum(reads * strength + tl.sum(acc_q * tile_q, 1), 0, reverse=True)
-        if HAS_START or HAS_DLAST:
-            begins = c == 0
-            ends = (c + 1) * C >= length
-            if begins | ends:
-                both = state_product(
-                    states,
-                    dstates,
-                    start,
-                    dlast,
-                    slot,
-                    n * H + h,
-                    begins,
-                    ends,
-                    K,
-                    V,
-                    BK,
-                    BV,
-                    HAS_START,
-                    HAS_DLAST,
-                )
-        tl.store(dg + places, step + both * decay(total), mask=live)
-    attending = asked.to(tile_q.dtype)
-    acc_q = tl.dot(attending, tile_k, acc=acc_q, input_precision=PRECISION)
-    store_rows(dq, acc_q, rows, live, h, 0, H, K, C, BK)
-    acc_k += read * strength[:, None]
-    acc_k = tl.dot(tl.trans(attending), tile_q, acc=acc_k, input_precision=PRECISION)
-    erased *= strength[:, None]
-    erasing = (erased + tl.trans(erased)).to(tile_k.dtype)
-    acc_k = tl.dot(erasing, tile_k, acc=acc_k, input_precision=PRECISION)
-    store_rows(dk, acc_k, rows, live, h, 0, H, K, C, BK)
+        # Between the chunk's tokens and the states around it.
+        near_k = load_rows(k, before, passed, h, 0, H, K, C, BK)
+        if HAS_G:
+            weight = tl.load(into + before * H + h, mask=passed, other=0.0)[:, None]
+            kept = tl.load(totals + place - H, mask=second, other=1.0)
+        acc_q = tl.zeros([C, BK], dtype=tl.float32)
+        read = tl.zeros([C, BK], dtype=tl.float32)
+        both = 0.0
+        for tile in range(NV):
+            column = tile * BV
+            at_pair, inside = state_places(pair_slot, 0, column, K, V, BK, BV)
+            at_chunk, _ = state_places(place, 0, column, K, V, BK, BV)
+            near_e = load_rows(v_new, before, passed, h, column, H, V, C, BV)
+            state = tl.load(states + at_pair, mask=inside, other=0.0).to(tl.float32)
+            if HAS_G:
+                near_e = (near_e * weight).to(near_k.dtype)
+                state *= kept
+            state = tl.dot(tl.trans(near_k), near_e, acc=state, input_precision=PRECISION)
+            if WITH_G:
+                dstate = tl.load(dstates + at_chunk, mask=inside, other=0.0)
+                # At the ends of a sequence the caller's own, which may be all there is of a gate.
+                wide = dstate.to(tl.float32)
+                exact = state
+                outer, _ = state_places(n * H + h, 0, column, K, V, BK, BV)
+                if HAS_START:
+                    given = tl.load(start + outer, mask=inside & begins, other=0.0)
+                    exact = tl.where(begins, given, exact)
+                if HAS_DLAST:
+                    given = tl.load(dlast + outer, mask=inside & ends, other=0.0)
+                    wide = tl.where(ends, given, wide)
+                both += tl.sum(exact * wide)
+            state = state.to(near_k.dtype)
+            tile_d = load_rows(dv_new, rows, live, h, column, H, V, C, BV)
+            tile_do = load_rows(do, rows, live, h, column, H, V, C, BV)
+            y = tl.dot(solved, tile_d, input_precision=PRECISION)
+            store_rows(dv, y * strength[:, None], rows, live, h, column, H, V, C, BV)
+            y = (-y).to(tile_d.dtype)
+            acc_q = tl.dot(tile_do, tl.trans(state), acc=acc_q, input_precision=PRECISION)
+            read = tl.dot(y, tl.trans(state), acc=read, input_precision=PRECISION)
+        # Read again: across the loop they would take registers that it wants.
+        tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
+        tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
+        acc_q *= scale
+        if HAS_G:
+            arriving = decay(running)[:, None]
+            acc_q *= arriving
+            read *= arriving
+        reads = tl.sum(read * tile_k, 1)
+        # The same number two ways: where keys are nearly parallel the parts of the sum cancel, and
+        # where beta is nothing so is the quotient.
+        strong = tl.abs(strength) > 0.0625
+        quotient = written / tl.where(strong, strength, 1.0)
+        tl.store(dbeta + places, tl.where(strong, quotient, parts + reads), mask=live)
+        if WITH_G:
+            arrives = reads * strength + tl.sum(acc_q * tile_q, 1)
+            found += tl.cumsum(arrives, 0, reverse=True) + both * decay(total)
+        acc_q = tl.dot(attending, tile_k, acc=acc_q, input_precision=PRECISION)
+        store_rows(dq, acc_q, rows, live, h, 0, H, K, C, BK)
+        read *= strength[:, None]
+        read = tl.dot(tl.trans(attending), tile_q, acc=read, input_precision=PRECISION)
+        read = tl.dot(erasing, tile_k, acc=read, input_precision=PRECISION)
+
+        acc_k = tl.zeros([C, BK], dtype=tl.float32)
+        for tile in range(NV):
+            column = tile * BV
+            at_chunk, inside = state_places(place, 0, column, K, V, BK, BV)
+            dstate = tl.load(dstates + at_chunk, mask=inside, other=0.0)
+            tile_e = load_rows(v_new, rows, live, h, column, H, V, C, BV)
+            acc_k = tl.dot(tile_e, tl.trans(dstate), acc=acc_k, input_precision=PRECISION)
+        if HAS_G:
+            acc_k *= decay(until)[:, None]
+        if WITH_G:
+            leaves = tl.sum(acc_k * tile_k, 1)
+            found += tl.sum(tl.where(below, leaves[None, :], 0.0), 1)
+            tl.store(dg + places, found, mask=live)
+        store_rows(dk, acc_k + read, rows, live, h, 0, H, K, C, BK)

@@ -14,6 +14,9 @@ a channel (``CHANNEL``) as a factor of each row of the state, with k and q alrea
 The state stays in registers in float32, whole in K; only it and one product stand between one chunk
 and the next. ``v_new`` may be u and ``dv_new`` dv: what a program writes nobody else reads.
 
+Of the states before chunks only every ``EVERY``-th need be kept, where who reads them forms the
+others from it.
+
 Bytes for N sequences of T tokens and a head: forward w, u and k read, v_new and T / C states
 written; backward q, k, w, do and dv read, dv_new and T / C states written. Flops a token: 4 K V
 forward, 6 K V backward.
@@ -67,6 +70,7 @@ def delta_states(
     C: tl.constexpr,
     HAS_G: tl.constexpr,
     CHANNEL: tl.constexpr,
+    EVERY: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_LAST: tl.constexpr,
     VARLEN: tl.constexpr,
@@ -75,7 +79,7 @@ def delta_states(
     """One program: BV columns of one head's state over one sequence.
 
     ``into [.., H]`` holds ``exp(G_C - G_s)``; ``states [slots, H, K, V]`` takes the state before
-    each chunk, in the dtype in which products read it.
+    each chunk, or every second, in the dtype in which products read it.
     """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -85,6 +89,7 @@ def delta_states(
     n = head // H
     first, length = sequence_at(cu, n, T, VARLEN)
     slot = first_slot(first, n, T, C, VARLEN)
+    kept_slot = first_slot(first, n, T, C * EVERY, VARLEN)
 
     ends, mask = state_places(head, 0, column, K, V, BK, BV)
     state = tl.zeros([BK, BV], dtype=tl.float32)
@@ -92,9 +97,9 @@ def delta_states(
         state += tl.load(start + ends, mask=mask, other=0.0)
     for c in range(tl.cdiv(length, C)):
         place = (slot + c) * H + h
-        kept, inside = state_places(place, 0, column, K, V, BK, BV)
+        kept, inside = state_places((kept_slot + c // EVERY) * H + h, 0, column, K, V, BK, BV)
         narrow = state.to(states.dtype.element_ty)
-        tl.store(states + kept, narrow, mask=inside)
+        tl.store(states + kept, narrow, mask=inside & (c % EVERY == 0))
         tokens = c * C + tl.arange(0, C)
         live = tokens < length
         rows = first + tokens
