@@ -63,9 +63,9 @@ class DeviceAdapter:
         """
         settings: Any = torch.utils.deterministic
         fill = settings.fill_uninitialized_memory
-        mode = torch.are_deterministic_algorithms_enabled()
-        warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        mode = torch.get_deterministic_debug_mode()
+        # Not use_deterministic_algorithms, which imports inductor: 4 s of each process's start.
+        torch.set_deterministic_debug_mode("warn")
         settings.fill_uninitialized_memory = True
         try:
             with warnings.catch_warnings():
@@ -73,7 +73,7 @@ class DeviceAdapter:
                 yield
         finally:
             settings.fill_uninitialized_memory = fill
-            torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+            torch.set_deterministic_debug_mode(mode)
 
 
 class AdapterError(FlaError, TypeError):
