@@ -42,6 +42,19 @@ TEST_TOOLS = (
     "ruff",
 )
 TEST_TIMEOUT_SECONDS = 300
+COMPILED_IN_CI = ("sm90", "gfx942")
+COMPILED_AT_NIGHT = (
+    "sm80",
+    "sm90",
+    "sm100",
+    "sm120",
+    "gfx90a",
+    "gfx942",
+    "gfx950",
+    "gfx1100",
+    "gfx1201",
+)
+XPU_PYTHONS = ("3.10", "3.11", "3.12")
 # Long enough that a worker a core pays; by file, since fixtures build wheels once a module.
 PARALLEL = ("fla_core", "conformance", "examples", "docs")
 
@@ -170,20 +183,75 @@ def core(session: nox.Session) -> None:
     run_pytest(session, "fla_core")
 
 
+def install_kernels(session: nox.Session, *toolchain: str, backends: Iterable[str]) -> None:
+    """Install what runs or compiles kernels: a toolchain beside the pinned torch."""
+    folders = ("fla_core", "fla_triton", *backends, "conformance")
+    editable = [part for folder in folders for part in ("-e", f"./{folder}")]
+    tools = ("editables", "hatchling", "numpy", "pytest", "pytest-timeout")
+    session.install("-c", str(CONSTRAINTS), *tools)
+    session.install(*toolchain)
+    session.install("-c", str(CONSTRAINTS), "--no-build-isolation", *editable)
+
+
+def compile_kernels(session: nox.Session, *arguments: str, module: str = "compile_only") -> None:
+    """Run a driver that compiles kernels, without a cache from one run to the next."""
+    cache = Path(session.create_tmp()) / "triton"
+    shutil.rmtree(cache, ignore_errors=True)
+    env = {"OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(cache)}
+    with session.chdir("fla_triton/tests"):
+        session.run("python", "-m", module, *arguments, *session.posargs, env=env)
+
+
 @nox.session
 def kernels(session: nox.Session) -> None:
-    """Triton kernels without a GPU: plans linted, numerics in the interpreter.
+    """Triton kernels without a GPU: plans linted, numerics in the interpreter, code compiled.
 
     An environment of its own: with Triton installed, other tests would not see what users without
-    it see.
+    it see. One chip of each vendor is compiled for; ``compile_all`` does the others.
     """
-    folders = ("fla_core", "fla_triton", "fla_backend_cuda", "conformance")
-    editable = [part for folder in folders for part in ("-e", f"./{folder}")]
-    tools = ("editables", "hatchling", "numpy", "pytest", "pytest-timeout", "triton")
-    session.install("-c", str(CONSTRAINTS), *tools)
-    session.install("-c", str(CONSTRAINTS), "--no-build-isolation", *editable)
+    backends = ("fla_backend_cuda", "fla_backend_rocm")
+    install_kernels(session, "-c", str(CONSTRAINTS), "triton", backends=backends)
     options = ("--rootdir=fla_triton", f"--timeout={TEST_TIMEOUT_SECONDS}")
     session.run("pytest", *options, "fla_triton/tests", env={"OMP_NUM_THREADS": "1"})
+    compile_kernels(session, *COMPILED_IN_CI)
+
+
+@nox.session(default=False)
+def compile_all(session: nox.Session) -> None:
+    """Every night: every dtype, feature and size for every chip.
+
+    ``-- --report FOLDER`` keeps what was seen for the table of supported hardware.
+    """
+    backends = ("fla_backend_cuda", "fla_backend_rocm")
+    install_kernels(session, "-c", str(CONSTRAINTS), "triton", backends=backends)
+    compile_kernels(session, *COMPILED_AT_NIGHT, "--thorough")
+
+
+@nox.session(default=False)
+def compile_gfx1250(session: nox.Session) -> None:
+    """Every night: the chip for which the pinned Triton has no working compiler."""
+    install_kernels(session, "triton==3.7.1", backends=("fla_backend_rocm",))
+    compile_kernels(session, "gfx1250")
+
+
+@nox.session(default=False)
+def xpu(session: nox.Session) -> None:
+    """Every night: Intel's compiler for its GPUs, and what it makes of the kernels run on the CPU.
+
+    An environment of its own: Intel's Triton has the same import name as the stock one.
+    """
+    python = session.run(
+        "python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])", silent=True
+    )
+    if str(python).strip() not in XPU_PYTHONS:
+        session.skip(f"triton-xpu has wheels for Python {', '.join(XPU_PYTHONS)}")
+    opencl = ("pyopencl", "intel-opencl-rt", "intel-cmplr-lib-rt")
+    install_kernels(
+        session, "-c", str(CONSTRAINTS), "triton-xpu", *opencl, backends=("fla_backend_xpu",)
+    )
+    compile_kernels(session, "pvc", "dg2", "bmg")
+    compile_kernels(session, module="compile_only.lowered")
+    compile_kernels(session, "--control", "--only", "linear_attn", module="compile_only.lowered")
 
 
 @nox.session(venv_backend="none", requires=["dev"], default=False)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import catalogue
+import support
 import tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,6 +27,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"backends": tables.backends},
     "docs/backends.md": {"backends": tables.backends, "requirements": tables.requirements},
     "docs/environment.md": {"variables": tables.variables},
+    "docs/support.md": {"matrix": support.matrix, "evidence": support.evidence},
     "docs/errors.md": {"errors": tables.errors, "reasons": tables.reasons},
 }
 

@@ -1,10 +1,12 @@
-"""Compile every kernel for a chip and judge what it takes: ``python -m compile_only ARCH``.
+"""Compile every kernel for chips and judge what it takes: ``python -m compile_only ARCH ...``.
 
-Prints one line a kernel function and every fault; exits with status 1 if there is a fault.
+Prints one line a kernel function and every fault; exits with status 1 if there is a fault. Each
+chip has a process of its own, since kernels remember the compiler they met first.
 
-    --thorough       every dtype, feature and size; otherwise the sizes that models use
-    --report FILE    write what was compiled, for the table of supported hardware
-    --control NAME   compile a kernel that must be found faulty instead
+    --thorough        every dtype, feature and size; otherwise those of most models
+    --report FOLDER   write what was compiled, for the table of supported hardware
+    --control NAME    compile a kernel that must be found faulty instead
+    --only TEXT       contracts whose names contain it
 """
 
 # ruff: noqa: T201
@@ -12,8 +14,12 @@ Prints one line a kernel function and every fault; exits with status 1 if there 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -47,22 +53,41 @@ def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compil
     return Outcome(subject.row, tuple(todo), tuple(made[first:]), tuple(wrong))
 
 
+def each(archs: Sequence[str]) -> int:
+    """A process for each chip, as many at once as there are processors."""
+    others = [word for word in sys.argv[1:] if word not in archs]
+
+    def compiled_for(arch: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "compile_only", arch, *others]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    failed = 0
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done in pool.map(compiled_for, archs):
+            failed |= done.returncode
+            # What a compiler says of its own failures is long; the end tells which it was.
+            print(done.stdout, done.stderr[-2000:] if done.returncode else "", flush=True)
+    return failed
+
+
 def main() -> int:
     """Compile, judge, report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("arch")
+    parser.add_argument("archs", nargs="+", metavar="ARCH")
     parser.add_argument("--thorough", action="store_true")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--control", choices=CONTROLS)
-    parser.add_argument("--only", help="contracts whose names contain this")
+    parser.add_argument("--only", default="")
     options = parser.parse_args()
+    if len(options.archs) > 1:
+        return each(options.archs)
     torch.set_num_threads(1)
-    chip = target(options.arch)
+    chip = target(options.archs[0])
     begin = time.perf_counter()
     if options.control:
         wrong = CONTROLS[options.control](chip)
     else:
-        chosen = [one for one in subjects() if (options.only or "") in one.row.contract]
+        chosen = [one for one in subjects() if options.only in one.row.contract]
         made: list[Compiled] = []
         with pretending(chip, made.append):
             outcomes = [outcome_of(one, chip, options.thorough, made) for one in chosen]
@@ -70,7 +95,7 @@ def main() -> int:
         seconds = time.perf_counter() - begin
         print(summary(chip, outcomes, seconds))
         if options.report is not None:
-            write(options.report, chip, outcomes, seconds)
+            write(options.report / f"compiled-{chip.profile.arch}.json", chip, outcomes, seconds)
     for fault in wrong:
         print(fault)
     return 1 if wrong else 0

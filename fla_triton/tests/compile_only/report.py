@@ -63,13 +63,14 @@ def summary(chip: Target, outcomes: Sequence[Outcome], seconds: float) -> str:
 
 def document(chip: Target, outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
     """The proof as data."""
+    toolchain = ("triton-xpu" if chip.backend == "xpu" else "triton", "torch")
     return {
         "schema": "fla-proof/1",
         "kind": "compiled",
         "backend": chip.backend,
         "arch": chip.profile.arch,
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
-        "versions": {name: version(name).partition("+")[0] for name in ("triton", "torch")},
+        "versions": {name: version(name).partition("+")[0] for name in toolchain},
         "seconds": round(seconds),
         "implementations": [
             {

@@ -1,0 +1,141 @@
+"""The table of supported hardware, from what backends declare and from reports of what was seen.
+
+Reports are the JSON files of ``docs/proofs``: those of ``fla-conformance run --json`` from a
+machine with the device, and ``fla-proof/1`` of the drivers that need none. Nothing else adds a word
+to the table, and a report with a fault adds none for the contract it lies in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tables import ROOT, Incomplete, records, rows
+
+PROOFS = ROOT / "docs" / "proofs"
+RUN, LOWERED, COMPILED, DECLARED = (
+    "run on hardware",
+    "lowered code run on CPU",
+    "compiled",
+    "declared",
+)
+WORDS = (RUN, LOWERED, COMPILED, DECLARED)
+"""What can be said of an implementation on a chip, strongest first."""
+
+ANY_CHIP = "host"
+"""Code that ran there was compiled for no chip in particular."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one report says of one contract.
+
+    Attributes:
+        backend, arch, contract: of what; ``ANY_CHIP`` stands for every chip of the backend.
+        word: one of ``WORDS``.
+        detail: level that was reached, on hardware.
+    """
+
+    backend: str
+    arch: str
+    contract: str
+    word: str
+    detail: str = ""
+
+
+def matrix(folder: Path = PROOFS) -> str:
+    """For each backend that declares architectures: a line a contract, a column a chip."""
+    seen = [one for _, document in reports(folder) for one in sightings(document)]
+    parts = []
+    for record in records():
+        declared = {item.contract: item.arch for item in record.implementations if item.arch}
+        chips = list(dict.fromkeys(arch for archs in declared.values() for arch in archs))
+        if not chips:
+            continue
+        lines = [
+            (f"`{contract}`", *(_cell(seen, record.name, arch, contract) for arch in chips))
+            for contract in declared
+        ]
+        parts.append(rows((f"`{record.name}`", *chips), lines))
+    return "\n".join(parts)
+
+
+def evidence(folder: Path = PROOFS) -> str:
+    """A line a report: what was seen where, under which toolchain, when."""
+    headers = ("report", "what", "on", "toolchain", "date", "kernels", "shared", "regs", "spill")
+    lines = [_line(path, document) for path, document in reports(folder)]
+    return rows(headers, lines)
+
+
+def reports(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Every report of a folder, by name.
+
+    Raises:
+        Incomplete: a file is no report.
+    """
+    for path in sorted(folder.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("schema") not in ("fla-proof/1", "fla-conformance-report/1"):
+            raise Incomplete(f"{path.name} is neither a fla-proof/1 nor a conformance report")
+        yield path, document
+
+
+def sightings(document: Mapping[str, Any]) -> Iterator[Seen]:
+    """What a report adds to the table."""
+    if document["schema"] == "fla-proof/1":
+        for one in document["implementations"]:
+            if not one["faults"]:
+                yield Seen(document["backend"], document["arch"], one["contract"], document["kind"])
+        return
+    standings = [one for one in document["summary"] if one["level"] not in ("", "L0")]
+    for contract in dict.fromkeys(one["contract"] for one in standings):
+        levels = {one["dtype"]: one["level"] for one in standings if one["contract"] == contract}
+        detail = ", ".join(f"{dtype} {level}" for dtype, level in levels.items())
+        name, arch = document["plugin"]["name"], document["host"]["arch"]
+        yield Seen(name, arch, contract, RUN, detail)
+
+
+def _cell(seen: Sequence[Seen], backend: str, arch: str, contract: str) -> str:
+    found = [
+        one
+        for one in seen
+        if (one.backend, one.contract) == (backend, contract) and one.arch in (arch, ANY_CHIP)
+    ]
+    best: list[str] = []
+    for word in WORDS:
+        details = [one.detail for one in found if one.word == word]
+        if details:
+            best.append(f"{word} ({details[0]})" if details[0] else word)
+    # Code for no chip in particular says nothing of the compiler's path to this one.
+    if best and best[0] != LOWERED:
+        best = best[:1]
+    return "; ".join(best) or DECLARED
+
+
+def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
+    name = f"[`{path.name}`](proofs/{path.name})"
+    if document["schema"] != "fla-proof/1":
+        plugin, host = document["plugin"], document["host"]
+        toolchain = plugin["toolchain"]
+        versions = {n: v for n, v in document["dists"].items() if n in ("torch", toolchain)}
+        where = f"{host['name']} ({host['arch']})"
+        date = document["started"].partition("T")[0]
+        return name, f"{plugin['name']}: {RUN}", where, _listed(versions), date, "", "", "", ""
+    kernels = document.get("kernels", [])
+    count = sum(one["kernels"] for one in document["implementations"])
+    most = {
+        key: str(max((one[key] for one in kernels), default=0)) if kernels else ""
+        for key in ("shared", "registers", "stack")
+    }
+    what = f"{document['backend']}: {document['kind']}"
+    if faults := sum(len(one["faults"]) for one in document["implementations"]):
+        what += f", {faults} faults"
+    versions = _listed(document["versions"])
+    return name, what, document["arch"], versions, document["date"], str(count), *most.values()
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())

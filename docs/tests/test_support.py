@@ -1,0 +1,101 @@
+"""The table of supported hardware says what reports say, and never more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import support
+import tables
+
+
+def proof(**changes: Any) -> dict[str, Any]:
+    """A report of a driver that needs no device."""
+    one = {"contract": "simple_gla", "kernels": 7, "faults": []}
+    return {
+        "schema": "fla-proof/1",
+        "kind": "compiled",
+        "backend": "rocm",
+        "arch": "gfx942",
+        "date": "2026-11-29",
+        "versions": {"triton": "3.6.0"},
+        "implementations": [one],
+        "kernels": [{"kernel": "chunk_states", "shared": 1024, "registers": 64, "stack": 8}],
+        **changes,
+    }
+
+
+def conformance(level: str) -> dict[str, Any]:
+    """What the table reads of a conformance report."""
+    return {
+        "schema": "fla-conformance-report/1",
+        "plugin": {"name": "rocm", "toolchain": "triton"},
+        "host": {"name": "MI300X", "arch": "gfx942"},
+        "dists": {"torch": "2.11.0", "triton": "3.6.0"},
+        "started": "2026-12-01T10:00:00+00:00",
+        "summary": [{"contract": "simple_gla", "dtype": "bfloat16", "level": level}],
+    }
+
+
+def cell(folder: Path, backend: str, chip: str, contract: str = "simple_gla") -> str:
+    """A cell of the table."""
+    tables_of = support.matrix(folder).split("\n\n")
+    (table,) = (text for text in tables_of if text.startswith(f"| `{backend}`"))
+    header, _, *lines = table.strip().splitlines()
+    column = [word.strip() for word in header.split("|")].index(chip)
+    (line,) = (line for line in lines if line.startswith(f"| `{contract}`"))
+    return line.split("|")[column].strip()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def put(folder: Path, **documents: dict[str, Any]) -> None:
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+def test_nothing_seen_is_declared(folder: Path) -> None:
+    assert cell(folder, "rocm", "gfx942") == "declared"
+
+
+def test_a_proof_counts_for_its_chip_and_contract_alone(folder: Path) -> None:
+    put(folder, one=proof())
+    assert cell(folder, "rocm", "gfx942") == "compiled"
+    assert cell(folder, "rocm", "gfx950") == "declared"
+    assert cell(folder, "rocm", "gfx942", "linear_attn") == "declared"
+
+
+def test_a_proof_with_a_fault_does_not_count(folder: Path) -> None:
+    faulty = {"contract": "simple_gla", "kernels": 7, "faults": ["spills"]}
+    put(folder, one=proof(implementations=[faulty]))
+    assert cell(folder, "rocm", "gfx942") == "declared"
+    assert "rocm: compiled, 1 faults" in support.evidence(folder)
+
+
+def test_a_report_from_a_device_drops_in(folder: Path) -> None:
+    put(folder, one=proof(), two=conformance("L3"))
+    assert cell(folder, "rocm", "gfx942") == "run on hardware (bfloat16 L3)"
+    assert "MI300X (gfx942)" in support.evidence(folder)
+
+
+def test_a_run_that_reached_no_level_does_not_count(folder: Path) -> None:
+    put(folder, one=conformance(""))
+    assert cell(folder, "rocm", "gfx942") == "declared"
+
+
+def test_code_for_no_chip_in_particular_stands_beside_what_was_compiled(folder: Path) -> None:
+    lowered = proof(backend="xpu", arch="host", kind="lowered code run on CPU", kernels=[])
+    put(folder, one=lowered, two=proof(backend="xpu", arch="pvc"))
+    assert cell(folder, "xpu", "pvc") == "lowered code run on CPU; compiled"
+    assert cell(folder, "xpu", "bmg") == "lowered code run on CPU"
+
+
+def test_other_files_are_refused(folder: Path) -> None:
+    put(folder, one={"schema": "else"})
+    with pytest.raises(tables.Incomplete, match=r"one\.json is neither"):
+        support.matrix(folder)

@@ -1,0 +1,79 @@
+"""The judges of compiled kernels: they must see what a chip cannot run as it should be run."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+
+
+def compile_only(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the driver in a process of its own, as always."""
+    return subprocess.run(
+        [sys.executable, "-m", "compile_only", *arguments],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("arch", ["sm90", "gfx942"])
+@pytest.mark.parametrize(
+    ("control", "said"),
+    [("overflow", "bytes of shared memory, "), ("spill", "bytes a thread, 0 are allowed")],
+)
+def test_kernels_that_do_not_fit_are_found(arch: str, control: str, said: str) -> None:
+    run = compile_only(arch, "--control", control)
+    assert run.returncode == 1, run.stderr
+    assert said in run.stdout
+
+
+@pytest.fixture
+def fine() -> Any:
+    """A kernel in which nothing is wrong."""
+    from compile_only.driver import Compiled
+    from compile_only.resources import Resources
+
+    takes = Resources(shared=1024, registers=64, stack=0, narrow_dots=2, matrix={"mma.sync": 4})
+    return Compiled("chunk_outputs", "bf16", {"K": 64, "V": 64}, 4, 2, 1.0, takes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, []),
+        ({"shared": 10**6}, ["1000000 bytes of shared memory, 101376 are there"]),
+        ({"stack": 10**6}, ["spills 1000000 bytes a thread"]),
+        ({"matrix": {}}, ["2 products of 16-bit matrices without matrix units"]),
+        ({"matrix": {}, "narrow_dots": 0}, []),
+    ],
+)
+def test_each_fault_is_named(fine: Any, changes: dict[str, Any], said: list[str]) -> None:
+    from compile_only.budget import faults
+    from compile_only.targets import target
+
+    changed = replace(fine, resources=replace(fine.resources, **changes))
+    found = list(faults(changed, target("sm120")))
+    assert len(found) == len(said)
+    for fault, part in zip(found, said, strict=True):
+        assert part in fault
+
+
+def test_everything_declared_has_cases_in_both_directions() -> None:
+    from compile_only.cases import cases, small_cases, subjects
+
+    for subject in subjects():
+        for made in (cases(subject, False), cases(subject, True), small_cases(subject)):
+            assert {case.direction for case in made} == {"fwd", "bwd"}, subject.row.contract
