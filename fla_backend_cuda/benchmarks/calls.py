@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
 
 import torch
 
@@ -12,6 +15,9 @@ from fla_core.cli.calls.bench import recipes
 from fla_core.cli.calls.bench.recipes import Recipe
 from fla_core.cli.calls.bench.workload import Workload
 from fla_core.contracts import CONTRACTS
+from fla_core.dispatch.runtime import backends, sandbox
+from fla_core.plugins import Implementation, hookimpl
+from fla_core.plugins.discover import in_memory
 
 AXES = ("B", "T", "H", "HV", "K", "V")
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -29,6 +35,27 @@ PACKED = {"varlen": 32}
 
 DECODED = (1, 64)
 """Batch sizes of a decode step of 32 heads."""
+
+
+@contextmanager
+def narrowed(plugin: str, variant: str) -> Iterator[None]:
+    """Leave of a plugin one variant of its implementations; all of them if none is named."""
+    if not variant:
+        yield
+        return
+    known = next(record for record in backends() if record.name == plugin).module
+    narrow = ModuleType(plugin)
+    for name, hook in vars(known).items():
+        if name.startswith("fla_") and callable(hook):
+            setattr(narrow, name, hook)
+
+    @hookimpl
+    def fla_implementations() -> Iterable[Implementation]:
+        return [one for one in known.fla_implementations() if one.variant == variant]
+
+    narrow.fla_implementations = fla_implementations  # type: ignore[attr-defined]
+    with sandbox(in_memory(plugin, narrow), environ=os.environ):
+        yield
 
 
 def chosen(plugin: str, device: str, ops: Sequence[str]) -> list[Target]:

@@ -1,6 +1,7 @@
 """Check the plugin against the float64 recurrence on this GPU, then time what is right.
 
-    python check_and_time.py [--ops GLOB ...] [--budget ci|full|none|NUMBER] [--workers 14]
+    python check_and_time.py [--ops GLOB ...] [--variant chunk] [--budget ci|full|none|NUMBER]
+        [--workers 14] [--anyway]
         [--shapes main long wide small varlen prefill gva2 gva4] [--decode] [--first]
         [--profile] [--proofs lengths repeat capture memcheck] [--json FILE]
 
@@ -27,7 +28,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from calls import SHAPES, chosen, steps, workloads
+from calls import SHAPES, chosen, narrowed, steps, workloads
 
 from fla_core.cli.calls.bench.providers import provider
 from fla_core.cli.calls.bench.rows import Row, document, machine
@@ -45,6 +46,7 @@ def check(options: argparse.Namespace, contracts: Iterable[str]) -> dict[str, bo
         file.touch()
         asked = {
             "plugin": options.plugin,
+            "variant": options.variant,
             "device": options.device,
             "ops": options.ops,
             "budget": options.budget,
@@ -88,6 +90,7 @@ def prove(options: argparse.Namespace, contracts: Iterable[str]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         for contract in contracts:
             plain = [sys.executable, str(HERE / "proofs.py"), contract, "--device", options.device]
+            plain += ["--plugin", options.plugin, "--variant", options.variant]
             cache = Path(folder, contract)
             environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
             if wanted:
@@ -171,7 +174,8 @@ def _print(row: Row) -> None:
     trouble = row.text.splitlines()[0][:160] if row.text else ""
     head = f"{row.title:30} {row.shape_text:28} {row.direction:6}"
     status = "" if row.status == "ok" else f"{row.status}: {trouble}"
-    print(f"{head} {told}  off by {worst:.2f} {first} {status}".rstrip(), flush=True)
+    ran = row.implementation.partition(":")[2]
+    print(f"{head} {told}  off by {worst:.2f} {ran} {first} {status}".rstrip(), flush=True)
 
 
 def profile(
@@ -207,6 +211,7 @@ def main() -> int:
     )
     parser.add_argument("--ops", nargs="+", default=["*"])
     parser.add_argument("--plugin", default="cuda")
+    parser.add_argument("--variant", default="", help="time only these implementations")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--budget", default="ci", help="of the grid, or none")
     parser.add_argument("--workers", type=int, default=14)
@@ -221,6 +226,12 @@ def main() -> int:
     options = parser.parse_args()
     if "all" in options.shapes:
         options.shapes = list(SHAPES)
+    with narrowed(options.plugin, options.variant):
+        return run(options, parser)
+
+
+def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """What is asked for, on the implementations that are left; 0 when all is well."""
     found = chosen(options.plugin, options.device, options.ops)
     contracts = list(dict.fromkeys(target.declaration.contract for target in found))
     if not contracts:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from calls import chosen, steps, workloads
+from calls import chosen, narrowed, steps, workloads
 
 from fla_conformance.case import Case
 from fla_conformance.grid import grid
@@ -35,6 +35,11 @@ LEVELS = ("L1", "L2")
 def main(asked: Mapping[str, Any]) -> None:
     """Do a share and append what was found."""
     torch.set_num_threads(1)
+    with narrowed(asked["plugin"], asked["variant"]):
+        _share(asked)
+
+
+def _share(asked: Mapping[str, Any]) -> None:
     found = chosen(asked["plugin"], asked["device"], asked["ops"])
     mine = slice(asked["worker"], None, asked["of"])
     if asked["start"] == 0:

@@ -1,6 +1,6 @@
 """What must hold of an operator beside its numbers, one operator a process.
 
-    python proofs.py CONTRACT [--device cuda:0] [--only lengths,repeat,capture]
+    python proofs.py CONTRACT [--variant chunk] [--only lengths,repeat,capture]
     python proofs.py CONTRACT --only odd        under compute-sanitizer --tool memcheck
 
 ``lengths``: 50 random lengths compile nothing new after the first few. Needs an empty
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from calls import timed_recipes
+from calls import narrowed, timed_recipes
 from torch import Tensor
 
 from fla_core.cli.calls.bench import recipes
@@ -31,6 +31,7 @@ from fla_core.cli.calls.bench.runner import first_tensor
 from fla_core.cli.calls.bench.workload import Workload
 from fla_core.cli.calls.problem import Problem
 from fla_core.contracts import CONTRACTS
+from fla_core.dispatch.context import use
 
 RUNS = 50
 FEW = 12
@@ -166,14 +167,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("contract", choices=list(CONTRACTS))
     parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--plugin", default="cuda")
+    parser.add_argument("--variant", default="", help="of the plugin's implementations")
     parser.add_argument("--only", default="lengths,repeat,capture")
     options = parser.parse_args()
+    device, only = torch.device(options.device), options.only.split(",")
     failed = False
-    for title, name, text in proven(
-        options.contract, torch.device(options.device), options.only.split(",")
-    ):
-        failed |= text.startswith("FAIL")
-        print(f"{title:28} {name:8} {text}", flush=True)
+    with narrowed(options.plugin, options.variant), use(options.plugin):
+        for title, name, text in proven(options.contract, device, only):
+            failed |= text.startswith("FAIL")
+            print(f"{title:28} {name:8} {text}", flush=True)
     return int(failed)
 
 
