@@ -55,7 +55,8 @@ def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
             wrong.append(f"{launch.stage}: grid {launch.grid}")
         if threads >= profile.thread_limit and largest_tensor(problem) < VAST:
             wrong.append(f"{launch.stage}: {threads} threads")
-        if launch.shared > profile.shared_memory and not (smallest and launch.stage == "chunks"):
+        most = profile.operands if launch.stage == "chunks" else profile.shared_memory
+        if launch.shared > most and not (smallest and launch.stage == "chunks"):
             wrong.append(f"{launch.stage}: {launch.shared} bytes of shared memory")
         if launch.warps not in (1, 2, 4, 8):
             wrong.append(f"{launch.stage}: {launch.warps} warps")

@@ -21,7 +21,7 @@ LOW = 2
 def default_tiles(problem: Problem, direction: str, profile: Profile) -> Tiles:
     """Tiles where no table knows better, made smaller until every stage fits the device."""
     tiles = _preferred_tiles(problem, profile)
-    while _most(problem, tiles, direction) > profile.shared_memory:
+    while _most(problem, tiles, direction) > profile.operands:
         less = _smaller(tiles, profile.dot_minimum)
         if less == tiles:
             break

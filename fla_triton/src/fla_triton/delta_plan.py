@@ -156,7 +156,7 @@ def on_chip(tiles: DeltaTiles, profile: Profile) -> DeltaTiles:
 
 def _fits(problem: Problem, tiles: DeltaTiles, profile: Profile) -> bool:
     needed = (memory(problem, stage, tile, tiles.C) for stage, tile in tiles.stages.items())
-    return max(needed) <= profile.shared_memory
+    return max(needed) <= profile.operands
 
 
 def smaller(tiles: DeltaTiles, least: int) -> DeltaTiles:

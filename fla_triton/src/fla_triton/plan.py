@@ -119,7 +119,7 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> Tiles:
     tiles = _on(_preferred_tiles(problem, direction), profile)
     while tiles.states.stages > 1 and _states_memory(problem, tiles) > profile.shared_memory:
         tiles = replace(tiles, states=replace(tiles.states, stages=tiles.states.stages - 1))
-    while _chunk_memory(problem, tiles, direction) > profile.shared_memory:
+    while _chunk_memory(problem, tiles, direction) > profile.operands:
         chunk = tiles.chunk
         if profile.dot_minimum < chunk.BV:
             tiles = replace(tiles, chunk=replace(chunk, BV=chunk.BV // 2))

@@ -15,6 +15,8 @@ class Profile:
         arch: as probes name it, ``"sm90"``, ``"gfx942"``, ``"pvc"``.
         multiprocessors: programs that run side by side, at one a multiprocessor.
         shared_memory: bytes one program may use.
+        in_registers: how many times as many bytes of operands a program holds; on AMD chips most
+            lie in registers, and no kernel was seen to take half of what its operands take.
         grid_limit: largest number of programs on axis 0.
         thread_limit: more threads than a launch may have.
         dot_minimum: smallest side of a matrix product's tile.
@@ -44,6 +46,12 @@ class Profile:
     warps: int = 1
     block: int = 64
     pairs: bool = True
+    in_registers: int = 1
+
+    @property
+    def operands(self) -> int:
+        """Bytes of matrix operands that a plan may give one program at once."""
+        return self.in_registers * self.shared_memory
 
 
 def _amd(
@@ -74,6 +82,7 @@ def _amd(
         matrix=matrix,
         warps=2 if narrow else 1,
         block=32 if narrow else 64,
+        in_registers=1 if narrow else 2,
     )
 
 
