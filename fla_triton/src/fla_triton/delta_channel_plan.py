@@ -66,10 +66,10 @@ def plan(
 def _preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:
     scalar = delta_plan.preferred_tiles(problem, direction)
     keys, values = power_of_two(problem.K), power_of_two(problem.V)
-    # Measured in registers: of 64 channels, four warps hold too few of them and eight no more.
+    # Gradients of more channels at once do not fit into registers.
     inner = Tile(min(keys, 32), min(values, 64), 4, 1)
     own = {
-        "prepare": inner,
+        "prepare": Tile(min(keys, 64), min(values, 64), 4, 1),
         "outputs": Tile(min(keys, 64), min(values, 128), 4, 1),
         "local": inner,
         "errors": inner,

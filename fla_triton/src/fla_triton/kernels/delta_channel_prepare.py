@@ -20,11 +20,12 @@ import triton.language as tl
 
 from fla_triton.kernels.common import chunk_at, first_slot, load_rows, sequence_at, store_rows
 from fla_triton.kernels.spans import (
-    are_ordered_pairs,
     behind,
     decays,
     load_gates,
+    ones,
     to_middle,
+    tokens_at,
     up_to,
 )
 from fla_triton.kernels.tree import own_scores
@@ -54,34 +55,51 @@ def load_strengths(
 
 @triton.jit
 def both_scores(
-    erased,
-    read,
-    left,
     q,
     k,
-    high,
-    low,
-    C: tl.constexpr,
+    g,
+    erase,
+    rows,
+    live,
+    h,
+    H: tl.constexpr,
+    K: tl.constexpr,
     BK: tl.constexpr,
+    C: tl.constexpr,
     LEVELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Add a tile of channels to the pairs ``j < i`` of left with k and of q with k.
+    """Pairs ``j < i`` of left (less a head's beta) with k, and of q with k; zero elsewhere.
 
-    Args:
-        erased, read: ``[C, C]``, float32.
-        left, q, k: ``[C, BK]``; products are taken in the dtype of k.
-        high, low: of ``load_gates``.
+    Masks are formed once a level, operands read once a level: the former are dearer.
     """
+    dtype: tl.constexpr = k.dtype.element_ty
+    erased = tl.zeros([C, C], dtype=tl.float32)
+    read = tl.zeros([C, C], dtype=tl.float32)
     for level in range(LEVELS):
-        factor = decays(to_middle(level, C), high, low, PRECISION)
-        turned = tl.trans((k * factor).to(k.dtype))
-        chosen = are_ordered_pairs(level, C)
-        found = tl.dot((left * factor).to(k.dtype), turned, input_precision=PRECISION)
-        erased += tl.where(chosen, found, 0.0)
-        found = tl.dot((q * factor).to(k.dtype), turned, input_precision=PRECISION)
-        read += tl.where(chosen, found, 0.0)
-    return erased, read
+        # Zero, which only the device knows: what does not depend on the level leaves the loop.
+        here = rows + (level >> 8)
+        between = ones(to_middle(level, C), dtype)
+        found = tl.zeros([C, C], dtype=tl.float32)
+        asked = tl.zeros([C, C], dtype=tl.float32)
+        for row in range(0, K, BK):
+            high, low = load_gates(g, here, live, h, row, H, K, C, BK, dtype)
+            factor = decays(between, high, low, PRECISION)
+            wide = load_rows(k, here, live, h, row, H, K, C, BK) * factor
+            turned = tl.trans(wide.to(dtype))
+            if CHANNELS:
+                wide *= load_strengths(erase, here, live, h, row, H, K, C, BK, CHANNELS)
+            found = tl.dot(wide.to(dtype), turned, acc=found, input_precision=PRECISION)
+            wide = load_rows(q, here, live, h, row, H, K, C, BK) * factor
+            asked = tl.dot(wide.to(dtype), turned, acc=asked, input_precision=PRECISION)
+        # Pairs of higher levels are written, too, and written over when their turn comes.
+        tokens = tokens_at(level, C)
+        reached = (tokens[:, None] ^ tokens[None, :]) >= (1 << level)
+        erased = tl.where(reached, found, erased)
+        read = tl.where(reached, asked, read)
+    below = tl.arange(0, C)[:, None] > tl.arange(0, C)[None, :]
+    return tl.where(below, erased, 0.0), tl.where(below, read, 0.0)
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -126,20 +144,15 @@ def delta_channel_prepare(
     rows = first + c * C + inner
     diagonal = inner[:, None] == inner[None, :]
 
-    erased = tl.zeros([C, C], dtype=tl.float32)
-    read = tl.zeros([C, C], dtype=tl.float32)
+    erased, read = both_scores(
+        q, k, g, erase, rows, live, h, H, K, BK, C, LEVELS, CHANNELS, PRECISION
+    )
     own = tl.zeros([C], dtype=tl.float32)
     for row in range(0, K, BK):
         tile_q = load_rows(q, rows, live, h, row, H, K, C, BK)
         tile_k = load_rows(k, rows, live, h, row, H, K, C, BK)
-        high, low = load_gates(g, rows, live, h, row, H, K, C, BK, k.dtype.element_ty)
-        left = tile_k
-        if CHANNELS:
-            left = tile_k * load_strengths(erase, rows, live, h, row, H, K, C, BK, CHANNELS)
         own += own_scores(tile_q, tile_k)
-        erased, read = both_scores(
-            erased, read, left, tile_q, tile_k, high, low, C, BK, LEVELS, PRECISION
-        )
+        high, low = load_gates(g, rows, live, h, row, H, K, C, BK, k.dtype.element_ty)
         since = decays(up_to(C), high, low, PRECISION)
         store_rows(q_in, tile_q * since, rows, live, h, row, H, K, C, BK)
         until = decays(behind(C), high, low, PRECISION)

@@ -117,10 +117,14 @@ def to_middle(level, BT: tl.constexpr):
 
     Transposed: for each gate the tokens between which and their middle it lies.
     """
-    tokens = tokens_at(level, BT)
-    segment = tokens >> level
-    joint = segment[:, None] == segment[None, :]
-    return joint & (is_later(level, BT) ^ (tokens[:, None] < tokens[None, :]))
+    gates = tokens_at(level, BT)
+    begin = (gates >> level) << level
+    later = ((gates >> level) & 1) == 1
+    first = tl.where(later, gates, begin)
+    count = tl.where(later, begin + (1 << level) - gates, gates - begin)
+    # The tokens of a gate are neighbours: one comparison, in which those before them wrap.
+    place = (tokens_at(level, BT)[:, None] - first[None, :]).to(tl.uint32)
+    return place < count.to(tl.uint32)[None, :]
 
 
 @triton.jit
