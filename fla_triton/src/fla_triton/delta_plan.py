@@ -15,6 +15,9 @@ STAGES = {
 }
 """Kernels of each direction, in order; ``fused`` is another forward."""
 
+EVERY = 2
+"""Of how many chunks a backward pass keeps the state before one; it forms the others from that."""
+
 OVER_TIME = ("states", "reverse", "fused")
 """Stages with one program for each sequence, head and tile of V."""
 
@@ -87,6 +90,7 @@ def plan(
     tiles = tiles or default_tiles(problem, direction, profile)
     heads = problem.sequences * problem.heads
     blocks = problem.chunks(tiles.C) * problem.heads
+    every = EVERY if direction == "backward" else 1
     launches = {}
     for stage, preferred in tiles.stages.items():
         tile = held(preferred, problem, profile)
@@ -97,10 +101,10 @@ def plan(
             constants = {"BK": tile.BK, "BV": tile.BV, "BT": tiles.C, "R": 1}
             grid *= columns
         if stage == "gradients":
-            grid = problem.chunks(2 * tiles.C) * problem.heads
+            grid = problem.chunks(every * tiles.C) * problem.heads
         shared = memory(problem, stage, tile, tiles.C)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
-    return DeltaPlan(tiles.C, launches, every=2 if direction == "backward" else 1)
+    return DeltaPlan(tiles.C, launches, every)
 
 
 def decode_plan(problem: Problem, profile: Profile) -> Launch:

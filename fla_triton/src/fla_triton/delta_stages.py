@@ -199,7 +199,7 @@ class Stages:
         dg = float32(q, *q.shape[:3]) if "g" in needs else None
         known = (v_new, dv, do, errors.into, errors.totals, states, dstates, start, dlast)
         made = (dq, dk, dv, dbeta, dg)
-        table, count = chunks_of(call, self.problem, 2 * self.todo.C)
+        table, count = chunks_of(call, self.problem, self.todo.every * self.todo.C)
         where = (boundaries(call), table, q.shape[1])
         self._run(
             "gradients",
@@ -207,6 +207,7 @@ class Stages:
             (q, k, v, g, call.beta, errors.inverse, *known, *made, *where, call.scale),
             count * self.problem.heads,
             HAS_START=start is not None,
+            EVERY=self.todo.every,
             HAS_DLAST=dlast is not None,
             WITH_G=dg is not None,
         )

@@ -126,6 +126,7 @@ def delta_gradients(
     BK: tl.constexpr,
     BV: tl.constexpr,
     C: tl.constexpr,
+    EVERY: tl.constexpr,
     HAS_G: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_DLAST: tl.constexpr,
@@ -133,24 +134,24 @@ def delta_gradients(
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: two neighbouring chunks of one head, the later one first.
+    """One program: ``EVERY`` neighbouring chunks of one head, 1 or 2, the later one first.
 
-    ``states`` keeps the state before each pair of chunks; that between them is formed anew. Hence
+    Of two, ``states`` keeps the state before the first; that between them is formed anew. Hence
     both are one program's, and in this order dv may be dv_new and dk v_new.
     """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
     h = pid % H
-    n, pair = chunk_at(table, pid // H, T, 2 * C, VARLEN)
+    n, pair = chunk_at(table, pid // H, T, EVERY * C, VARLEN)
     first, length = sequence_at(cu, n, T, VARLEN)
     slot = first_slot(first, n, T, C, VARLEN)
-    pair_slot = (first_slot(first, n, T, 2 * C, VARLEN) + pair) * H + h
+    pair_slot = (first_slot(first, n, T, EVERY * C, VARLEN) + pair) * H + h
     inner = tl.arange(0, C)
     below = inner[:, None] > inner[None, :]
-    chunks = tl.minimum(tl.cdiv(length, C) - 2 * pair, 2)
+    chunks = tl.minimum(tl.cdiv(length, C) - EVERY * pair, EVERY)
     for step in range(chunks):
         second = step == chunks - 2
-        c = 2 * pair + chunks - 1 - step
+        c = EVERY * pair + chunks - 1 - step
         place = (slot + c) * H + h
         live = c * C + inner < length
         rows = first + c * C + inner
@@ -202,10 +203,11 @@ def delta_gradients(
         erasing = (erased + tl.trans(erased)).to(tile_k.dtype)
 
         # Between the chunk's tokens and the states around it.
-        near_k = load_rows(k, before, passed, h, 0, H, K, C, BK)
-        if HAS_G:
-            weight = tl.load(into + before * H + h, mask=passed, other=0.0)[:, None]
-            kept = tl.load(totals + place - H, mask=second, other=1.0)
+        if EVERY == 2:
+            near_k = load_rows(k, before, passed, h, 0, H, K, C, BK)
+            if HAS_G:
+                weight = tl.load(into + before * H + h, mask=passed, other=0.0)[:, None]
+                kept = tl.load(totals + place - H, mask=second, other=1.0)
         acc_q = tl.zeros([C, BK], dtype=tl.float32)
         read = tl.zeros([C, BK], dtype=tl.float32)
         both = 0.0
@@ -213,17 +215,19 @@ def delta_gradients(
             column = tile * BV
             at_pair, inside = state_places(pair_slot, 0, column, K, V, BK, BV)
             at_chunk, _ = state_places(place, 0, column, K, V, BK, BV)
-            near_e = load_rows(v_new, before, passed, h, column, H, V, C, BV)
-            state = tl.load(states + at_pair, mask=inside, other=0.0).to(tl.float32)
-            if HAS_G:
-                near_e = (near_e * weight).to(near_k.dtype)
-                state *= kept
-            state = tl.dot(tl.trans(near_k), near_e, acc=state, input_precision=PRECISION)
+            state = tl.load(states + at_pair, mask=inside, other=0.0)
+            if EVERY == 2:
+                near_e = load_rows(v_new, before, passed, h, column, H, V, C, BV)
+                state = state.to(tl.float32)
+                if HAS_G:
+                    near_e = (near_e * weight).to(near_k.dtype)
+                    state *= kept
+                state = tl.dot(tl.trans(near_k), near_e, acc=state, input_precision=PRECISION)
             if WITH_G:
                 dstate = tl.load(dstates + at_chunk, mask=inside, other=0.0)
                 # At the ends of a sequence the caller's own, which may be all there is of a gate.
                 wide = dstate.to(tl.float32)
-                exact = state
+                exact = state.to(tl.float32)
                 outer, _ = state_places(n * H + h, 0, column, K, V, BK, BV)
                 if HAS_START:
                     given = tl.load(start + outer, mask=inside & begins, other=0.0)
@@ -232,7 +236,7 @@ def delta_gradients(
                     given = tl.load(dlast + outer, mask=inside & ends, other=0.0)
                     wide = tl.where(ends, given, wide)
                 both += tl.sum(exact * wide)
-            state = state.to(near_k.dtype)
+            state = state.to(tile_k.dtype)
             tile_d = load_rows(dv_new, rows, live, h, column, H, V, C, BV)
             tile_do = load_rows(do, rows, live, h, column, H, V, C, BV)
             y = tl.dot(solved, tile_d, input_precision=PRECISION)
