@@ -156,10 +156,12 @@ def _show(found: Sequence[Row], stored: Sequence[Stored], host: str) -> None:
         same = (r for r in beside if (r.shape_text, r.dtype, r.direction) == (shape, kind, way))
         rows = [*rows, *(row for row in same if row.title in titles)]
         order = list(dict.fromkeys(row.title for row in rows))
+        cells = [_cells(row) for row in sorted(rows, key=lambda row: order.index(row.title))]
+        # On a CPU most columns are empty.
+        kept = [i for i in range(len(_HEADERS)) if i < 3 or any(line[i] for line in cells)]
         _view.heading(to, f"{shape} {kind}, {_TEXTS[way]}")
-        _view.table(
-            to, _HEADERS, [_cells(r) for r in sorted(rows, key=lambda r: order.index(r.title))]
-        )
+        lines = [[line[i] for i in kept] for line in cells]
+        _view.table(to, [_HEADERS[i] for i in kept], lines)
     for row in found:
         if row.text:
             to.print()
