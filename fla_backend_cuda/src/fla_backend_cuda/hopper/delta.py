@@ -60,7 +60,7 @@ def with_passes(planned: DeltaPlan, problem: Problem) -> DeltaPlan:
     launches = dict(planned.launches)
     for stage, ring in OVER_TIME.items():
         launches[stage] = Launch(stage, grid, {"BV": COLUMNS, "C": planned.C, **ring}, 4, 1, 0)
-    return DeltaPlan(planned.C, launches)
+    return replace(planned, launches=launches)
 
 
 def run_roles(
@@ -176,7 +176,7 @@ def _channel_planned(problem: Problem, direction: str, profile: Profile) -> Delt
     forward = planned.launches["over_time"]
     # Twice the keys in the ring leave room for one chunk of results.
     launches = {**planned.launches, "over_time": replace(forward, constants=_one_buffer(forward))}
-    return DeltaPlan(planned.C, launches)
+    return replace(planned, launches=launches)
 
 
 def _one_buffer(planned: Launch) -> dict[str, int]:
@@ -219,8 +219,8 @@ def over_time(
 def kept_over_time(
     stages: Stages, errors: Errors, operands: tuple[Tensor | None, ...], last: Tensor | None
 ) -> Tensor:
-    """The state before each chunk; ``errors.u`` takes ``v_new``."""
-    states = stages.room_for_states()
+    """The state before every so many chunks; ``errors.u`` takes ``v_new``."""
+    states = stages.room_for_states(stages.todo.every)
     _forward(stages, "kept_over_time", errors, operands, (None, states, errors.u, last))
     return states
 
@@ -241,6 +241,7 @@ def _forward(
         HAS_START=start is not None,
         HAS_LAST=made[-1] is not None,
         KEEP=made[1] is not None,
+        EVERY=stages.todo.every,
     )
 
 

@@ -4,6 +4,9 @@ Plain asynchronous copies, not the tensor memory accelerator: packed sequences e
 what lies behind one belongs to the next.
 """
 
+# Branches on constants cannot be merged with branches on values: the former vanish.
+# ruff: noqa: SIM108
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import async_copy
@@ -19,6 +22,16 @@ def sequence_at(cu, n, T, VARLEN: gl.constexpr):
         first = n.to(gl.int64) * T
         length = T
     return first, length
+
+
+@gluon.jit
+def first_slot(first, n, T, C: gl.constexpr, VARLEN: gl.constexpr):
+    """Where the chunks of a sequence begin, as the portable kernels count them."""
+    if VARLEN:
+        slot = first // C + n
+    else:
+        slot = n.to(gl.int64) * gl.cdiv(T, C)
+    return slot
 
 
 @gluon.jit

@@ -36,7 +36,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from fla_backend_cuda.hopper.kernels.copies import copy_steps, copy_tile, sequence_at
+from fla_backend_cuda.hopper.kernels.copies import copy_steps, copy_tile, first_slot, sequence_at
 
 
 @gluon.jit
@@ -55,12 +55,13 @@ def _copy(
     HAS_G: gl.constexpr,
     CHANNEL: gl.constexpr,
     KEEP: gl.constexpr,
+    EVERY: gl.constexpr,
 ):
     """Fill the ring of operands."""
     q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
     q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
-    first, length, h, column, slot = place
+    first, length, h, column, slot, kept_slot = place
     for c in range(gl.cdiv(length, C)):
         i = c % STAGES
         mbarrier.wait(empty.index(i), ((c // STAGES) & 1) ^ 1)
@@ -99,12 +100,13 @@ def _outputs(
     HAS_G: gl.constexpr,
     CHANNEL: gl.constexpr,
     KEEP: gl.constexpr,
+    EVERY: gl.constexpr,
 ):
     """Outputs of each chunk from its state and errors; under ``KEEP`` these two themselves."""
     q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
     q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
-    first, length, h, column, slot = place
+    first, length, h, column, slot, kept_slot = place
     product: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BV, 16]
     )
@@ -122,9 +124,10 @@ def _outputs(
         if KEEP:
             state = state_s.index(buffer).permute([1, 0]).load(product)
             mbarrier.arrive(state_empty.index(buffer), count=1)
-            kept = states + ((slot + c) * H + h) * (K * V) + column
+            kept = states + ((kept_slot + c // EVERY) * H + h) * (K * V) + column
             state = gl.convert_layout(state, stored)
-            gl.store(kept + keys[:, None] * V + columns[None, :], state)
+            asked = (keys < K)[:, None] & (c % EVERY == 0)
+            gl.store(kept + keys[:, None] * V + columns[None, :], state, mask=asked)
             mbarrier.wait(error_full.index(buffer), phase)
             found = error_s.index(buffer).permute([1, 0]).load(product)
             mbarrier.arrive(error_empty.index(buffer), count=1)
@@ -183,7 +186,7 @@ def _chain(
     q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
     q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
-    first, length, h, column, slot = place
+    first, length, h, column, slot, kept_slot = place
     start, last, head = ends
     dtype: gl.constexpr = k.dtype.element_ty
     over_keys: gl.constexpr = gl.NVMMADistributedLayout(
@@ -326,12 +329,13 @@ def delta_over_time(
     HAS_START: gl.constexpr,
     HAS_LAST: gl.constexpr,
     KEEP: gl.constexpr,
+    EVERY: gl.constexpr,
     VARLEN: gl.constexpr,
 ):
     """One program: BV columns of one head's state over one sequence.
 
-    ``KEEP`` writes the state before each chunk ``[slots, H, K, V]`` and the errors in place of the
-    outputs; q and scores are not read then.
+    ``KEEP`` writes the state before every ``EVERY``-th chunk ``[slots, H, K, V]`` and the errors in
+    place of the outputs; q and scores are not read then.
     """
     pid = gl.program_id(0)
     NV: gl.constexpr = V // BV
@@ -340,10 +344,8 @@ def delta_over_time(
     h = head % H
     n = head // H
     first, length = sequence_at(cu, n, T, VARLEN)
-    if VARLEN:
-        slot = first // C + n
-    else:
-        slot = n.to(gl.int64) * gl.cdiv(T, C)
+    slot = first_slot(first, n, T, C, VARLEN)
+    kept_slot = first_slot(first, n, T, C * EVERY, VARLEN)
 
     dtype: gl.constexpr = k.dtype.element_ty
     matrix: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
@@ -389,7 +391,7 @@ def delta_over_time(
     operands = (q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale)
     tiles = (q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s)
     barriers = (full, empty, state_full, state_empty, error_full, error_empty)
-    place = (first, length, h, column, slot)
+    place = (first, length, h, column, slot, kept_slot)
     ends = (start, last, head)
     # The arguments are spelled out: constants do not survive in a tuple that has a name.
     gl.warp_specialize(
@@ -432,6 +434,7 @@ def delta_over_time(
                     HAS_G,
                     CHANNEL,
                     KEEP,
+                    EVERY,
                 ),
             ),
             (
@@ -451,6 +454,7 @@ def delta_over_time(
                     HAS_G,
                     CHANNEL,
                     KEEP,
+                    EVERY,
                 ),
             ),
         ],

@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from fla_backend_cuda.hopper.kernels.copies import copy_steps, copy_tile, sequence_at
+from fla_backend_cuda.hopper.kernels.copies import copy_steps, copy_tile, first_slot, sequence_at
 
 
 @gluon.jit
@@ -278,10 +278,7 @@ def delta_back_over_time(
     h = head % H
     n = head // H
     first, length = sequence_at(cu, n, T, VARLEN)
-    if VARLEN:
-        slot = first // C + n
-    else:
-        slot = n.to(gl.int64) * gl.cdiv(T, C)
+    slot = first_slot(first, n, T, C, VARLEN)
 
     dtype: gl.constexpr = k.dtype.element_ty
     matrix: gl.constexpr = gl.NVMMASharedLayout(128, 16, 2)
