@@ -145,7 +145,7 @@ def delta_gradients(
     n, pair = chunk_at(table, pid // H, T, EVERY * C, VARLEN)
     first, length = sequence_at(cu, n, T, VARLEN)
     slot = first_slot(first, n, T, C, VARLEN)
-    pair_slot = (first_slot(first, n, T, EVERY * C, VARLEN) + pair) * H + h
+    pair_slot = first_slot(first, n, T, EVERY * C, VARLEN)
     inner = tl.arange(0, C)
     below = inner[:, None] > inner[None, :]
     chunks = tl.minimum(tl.cdiv(length, C) - EVERY * pair, EVERY)
@@ -153,6 +153,7 @@ def delta_gradients(
         second = step == chunks - 2
         c = EVERY * pair + chunks - 1 - step
         place = (slot + c) * H + h
+        pair_place = (pair_slot + c // EVERY) * H + h
         live = c * C + inner < length
         rows = first + c * C + inner
         places = rows * H + h
@@ -203,20 +204,19 @@ def delta_gradients(
         erasing = (erased + tl.trans(erased)).to(tile_k.dtype)
 
         # Between the chunk's tokens and the states around it.
-        if EVERY == 2:
-            near_k = load_rows(k, before, passed, h, 0, H, K, C, BK)
-            if HAS_G:
-                weight = tl.load(into + before * H + h, mask=passed, other=0.0)[:, None]
-                kept = tl.load(totals + place - H, mask=second, other=1.0)
         acc_q = tl.zeros([C, BK], dtype=tl.float32)
         read = tl.zeros([C, BK], dtype=tl.float32)
         both = 0.0
         for tile in range(NV):
             column = tile * BV
-            at_pair, inside = state_places(pair_slot, 0, column, K, V, BK, BV)
+            at_pair, inside = state_places(pair_place, 0, column, K, V, BK, BV)
             at_chunk, _ = state_places(place, 0, column, K, V, BK, BV)
             state = tl.load(states + at_pair, mask=inside, other=0.0)
             if EVERY == 2:
+                near_k = load_rows(k, before, passed, h, 0, H, K, C, BK)
+                if HAS_G:
+                    weight = tl.load(into + before * H + h, mask=passed, other=0.0)[:, None]
+                    kept = tl.load(totals + place - H, mask=second, other=1.0)
                 near_e = load_rows(v_new, before, passed, h, column, H, V, C, BV)
                 state = state.to(tl.float32)
                 if HAS_G:
