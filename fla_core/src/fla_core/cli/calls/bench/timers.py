@@ -85,7 +85,10 @@ def peak_mib(call: Call, device: torch.device) -> float | None:
 
 
 def graph_milliseconds(call: Call, device: torch.device) -> float | None:
-    """Median time of a captured call, free of the host; None where it cannot be captured."""
+    """Median time of a captured call, free of the host; None where it cannot be captured.
+
+    What a provider does under capture is its own: whatever it raises, there is no graph.
+    """
     if device.type != "cuda":
         return None
     graph = torch.cuda.CUDAGraph()
@@ -94,7 +97,7 @@ def graph_milliseconds(call: Call, device: torch.device) -> float | None:
         torch.cuda.synchronize(device)
         with torch.cuda.graph(graph):
             call()
-    except RuntimeError:
+    except Exception:
         torch.cuda.synchronize(device)
         return None
     return milliseconds(graph.replay, device)

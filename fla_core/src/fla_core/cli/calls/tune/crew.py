@@ -17,6 +17,8 @@ from typing import IO, Any
 
 from fla_core.plugins.tuning import Measured, Task, Tiles
 
+MODULE = "fla_core.cli.calls.tune.worker"
+
 SILENCE = 300.0
 """Seconds without an answer after which a candidate is taken to hang: it may have to compile."""
 
@@ -136,8 +138,8 @@ class _Worker:
         if self.child is not None and self.child.poll() is None:
             return self.child
         self.close()
-        crew, module = self.crew, "fla_core.cli.calls.tune.worker"
-        command = [sys.executable, "-m", module, crew.plugin, crew.device, str(crew.budget)]
+        crew = self.crew
+        command = [sys.executable, "-m", MODULE, crew.plugin, crew.device, str(crew.budget)]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"}
         self.errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (see close)
         pipe = subprocess.PIPE

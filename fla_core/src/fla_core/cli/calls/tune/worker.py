@@ -64,6 +64,8 @@ def main(plugin: str, device: str, budget: float) -> None:
     """Answer jobs until there are no more."""
     say = channel()
     where = torch.device(device)
+    if where.type != "cpu":
+        torch.set_num_threads(1)  # there is a worker for each core
     trial = Trial(find_tuner(plugin, where), where, budget)
     for line in sys.stdin:
         job = json.loads(line)
