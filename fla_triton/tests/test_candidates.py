@@ -40,10 +40,11 @@ def test_neighbours_differ_in_one_stage_and_fit(name: str, direction: str, arch:
     for tiles in near:
         changed = [n for n, t in candidates.parts(tiles).items() if candidates.parts(base)[n] != t]
         assert len(changed) == 1
+        assert candidates.parts(tiles)[changed[0]].BV >= min(profile.columns, 128)
         if changed[0] in family.whole:
             assert candidates.parts(tiles)[changed[0]].BK == candidates.parts(base)[changed[0]].BK
         launches = family.plan(PROBLEM, direction, profile, tiles).launches.values()
-        assert max(launch.shared for launch in launches) <= profile.shared_memory
+        assert max(launch.shared for launch in launches) <= profile.operands
 
 
 def test_a_fused_and_a_staged_form_are_both_tried() -> None:
@@ -99,11 +100,25 @@ def test_tasks_and_document() -> None:
     task = tasks[0]
     assert problem_of(task).gated == (task.operator == "chunk_simple_gla")
     won, default = Measured({"BT": 64}, 0.1), Measured({"BT": 32}, 0.2)
-    document = tuner.document([(task, won, default)], {"device": "a chip"})
-    assert document["measured"] == {"device": "a chip"}
+    document = tuner.document([(task, won, default)], {"device": "a chip"}, None)
     (entry,) = document["entries"]
+    assert entry["measured"] == {"device": "a chip"}
     assert (entry["family"], entry["streams"], entry["tiles"]) == (task.family, 32, {"BT": 64})
     assert (entry["ms"], entry["default_ms"]) == (0.1, 0.2)
+
+
+def test_other_entries_of_a_table_are_kept() -> None:
+    tuner = Tuner("fla_triton", "cuda", SM90)
+    first, second, *_ = tuner.tasks(["simple_gla"])
+    slow, fast = Measured({"BT": 32}, 0.2), Measured({"BT": 64}, 0.1)
+    before = tuner.document([(first, slow, slow), (second, slow, slow)], {}, None)
+    after = tuner.document([(first, fast, slow)], {}, before)
+    assert [(e["direction"], e["ms"]) for e in after["entries"]] == [
+        (second.direction, 0.2),
+        (first.direction, 0.1),
+    ]
+    with pytest.raises(ValueError, match="the earlier table: expected the schema"):
+        tuner.document([(first, fast, slow)], {}, {"entries": []})
 
 
 def test_tables_lie_in_the_package() -> None:

@@ -60,7 +60,7 @@ class Tuner:
         timers.milliseconds = lambda call, device, budget: (call(), speed)[1]
         return served(tiles["kind"])
 
-    def document(self, best, facts):
+    def document(self, best, facts, earlier):
         return {"entries": [
             {"direction": t.direction, "tiles": b.tiles, "ms": b.ms, "default_ms": d.ms}
             for t, b, d in best

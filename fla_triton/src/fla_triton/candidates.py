@@ -92,7 +92,8 @@ def _resized(tiles: Any, profile: Profile) -> list[Any]:
 
 
 def _changed(tile: Tile, problem: Problem, profile: Profile, whole: bool) -> Iterator[Tile]:
-    least = profile.dot_minimum
+    # Narrower tiles of 16-bit factors are known to be miscompiled.
+    least = profile.columns if problem.itemsize == 2 else profile.dot_minimum
     columns = _around(tile.BV, least, power_of_two(problem.V))
     rows = [] if whole else _around(tile.BK, least, power_of_two(problem.K))
     warps, depths = _around(tile.warps, *WARPS), [tile.stages - 1, tile.stages + 1]
@@ -126,5 +127,5 @@ def _fitting(
             continue
         seen.append(tiles)
         launches = family.plan(problem, direction, profile, tiles).launches.values()
-        if max(launch.shared for launch in launches) <= profile.shared_memory:
+        if max(launch.shared for launch in launches) <= profile.operands:
             yield tiles

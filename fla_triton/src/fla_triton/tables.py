@@ -1,8 +1,8 @@
 """Tuned tiles: tables of measured configurations, one file a chip, and the nearest entry of one.
 
-A file is ``{"schema": "fla-tiles/1", "measured": {...}, "entries": [...]}``; an entry has the
-fields of :class:`Entry`, its tiles as :func:`encode` writes them, and what they took (``ms``)
-beside what the defaults took (``default_ms``). ``fla-kernels tune`` writes such files.
+A file is ``{"schema": "fla-tiles/1", "arch": "sm90", "entries": [...]}``; an entry has the fields
+of :class:`Entry`, its tiles as :func:`encode` writes them, what they took (``ms``) beside what the
+defaults took (``default_ms``), and where (``measured``). ``fla-kernels tune`` writes such files.
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ class Entry:
         """Read one entry of a file."""
         return cls(**{each.name: data[each.name] for each in fields(cls)})
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What no two entries of a table share."""
+        return tuple(getattr(self, each.name) for each in fields(self) if each.name != "tiles")
+
     def fits(self, problem: Problem, direction: str) -> bool:
         """True when the tiles hold the problem and were measured on one like it."""
         return (
@@ -91,9 +96,7 @@ def load(path: Path, family: str, kind: type[Tiles]) -> Choose[Tiles]:
     Raises:
         ValueError: the file is no table of this schema.
     """
-    data = json.loads(path.read_text(encoding="utf-8"))
-    if data.get("schema") != SCHEMA:
-        raise ValueError(f"{path}: expected the schema {SCHEMA}, got {data.get('schema')!r}")
+    data = checked(json.loads(path.read_text(encoding="utf-8")), str(path))
     entries = [Entry.of(each) for each in data["entries"] if each["family"] == family]
     decoded = [(entry, decode(kind, entry.tiles)) for entry in entries]
 
@@ -104,6 +107,17 @@ def load(path: Path, family: str, kind: type[Tiles]) -> Choose[Tiles]:
         return min(fitting, key=lambda pair: pair[0].distance(problem))[1]
 
     return nearest
+
+
+def checked(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a table if it is one.
+
+    Raises:
+        ValueError: it has another schema.
+    """
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"{name}: expected the schema {SCHEMA}, got {data.get('schema')!r}")
+    return data
 
 
 def encode(tiles: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from fla_triton import candidates, declared
 from fla_triton.families import FAMILIES
 from fla_triton.plan import Problem
 from fla_triton.profiles import Profile
-from fla_triton.tables import SCHEMA, decode, encode
+from fla_triton.tables import SCHEMA, Entry, checked, decode, encode
 
 SIZES = (
     {"B": 2, "T": 8192, "H": 16, "HV": 16, "K": 128, "V": 128},
@@ -102,16 +102,19 @@ class Tuner:
         return _plugin(self.target, task.family, kernels)
 
     def document(
-        self, best: Sequence[tuple[Task, Measured, Measured]], facts: Mapping[str, str]
+        self,
+        best: Sequence[tuple[Task, Measured, Measured]],
+        facts: Mapping[str, str],
+        earlier: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """The table; defaults that nothing beats are entries too: they were measured."""
-        entries = [_entry(task, won, default) for task, won, default in best]
-        return {
-            "schema": SCHEMA,
-            "arch": self.profile.arch,
-            "measured": dict(facts),
-            "entries": entries,
-        }
+        entries = [_entry(task, won, default, facts) for task, won, default in best]
+        if earlier is not None:
+            checked(earlier, "the earlier table")
+            new = [Entry.of(entry).key for entry in entries]
+            kept = [entry for entry in earlier["entries"] if Entry.of(entry).key not in new]
+            entries = [*kept, *entries]
+        return {"schema": SCHEMA, "arch": self.profile.arch, "entries": entries}
 
 
 def problem_of(task: Task) -> Problem:
@@ -141,7 +144,9 @@ def _known_sizes(contract: str, sizes: Mapping[str, int]) -> dict[str, int]:
     return {axis: size for axis, size in sizes.items() if axis != "HV" or "HV" in axes}
 
 
-def _entry(task: Task, won: Measured, default: Measured) -> dict[str, Any]:
+def _entry(
+    task: Task, won: Measured, default: Measured, facts: Mapping[str, str]
+) -> dict[str, Any]:
     problem = problem_of(task)
     return {
         "family": task.family,
@@ -153,6 +158,7 @@ def _entry(task: Task, won: Measured, default: Measured) -> dict[str, Any]:
         "gated": problem.gated,
         "ms": won.ms,
         "default_ms": default.ms,
+        "measured": dict(facts),
         "tiles": dict(won.tiles),
     }
 

@@ -66,15 +66,16 @@ def tune(
         if not tasks:
             expected = f"something that {name} tunes: {', '.join(_sizes(known)) or 'nothing of it'}"
             raise ContractError("tune", "the question", expected, f"{op} {' '.join(size or ())}")
+        target = out or tuner.table
+        earlier = _table(target)
         cores = max(1, (os.cpu_count() or 2) - 1)
         with Crew(name, str(where), 0.03, workers or cores, deadline) as crew:
             found = search(tuner, tasks, crew, tell)
     host = machine(where)
     best = [(s.task, s.best, s.default) for s in found if s.best is not None and s.default]
-    target = out or tuner.table
     if best:
         target.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(tuner.document(best, host), indent=1) + "\n"
+        text = json.dumps(tuner.document(best, host, earlier), indent=1) + "\n"
         target.write_text(text, encoding="utf-8")
     if as_json:
         facts = {"plugin": name, "device": str(where), "host": host}
@@ -84,6 +85,23 @@ def tune(
         _show(found, name, str(target) if best else "")
     if len(best) < len(found):
         raise typer.Exit(1)
+
+
+def _table(path: Path) -> Any:
+    """The table that is there; None when there is none.
+
+    Raises:
+        ContractError: it cannot be read. Better now than after the search.
+    """
+    from fla_core.errors import ContractError
+
+    if not path.exists():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        expected = "a path without a file, or with a table"
+        raise ContractError("tune", "out", expected, f"{path}: {error}") from None
 
 
 def _sized(sizes: Any, wanted: Sequence[str]) -> bool:

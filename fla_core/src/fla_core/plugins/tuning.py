@@ -83,11 +83,18 @@ class Tuner(Protocol):
         """A plugin (module or object with hooks) named ``tuned`` that computes with these tiles."""
 
     def document(
-        self, best: Sequence[tuple[Task, Measured, Measured]], facts: Mapping[str, str]
+        self,
+        best: Sequence[tuple[Task, Measured, Measured]],
+        facts: Mapping[str, str],
+        earlier: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
         """The table: of each task the best tiles, and the defaults beside them.
 
         Args:
             best: task, best, defaults.
             facts: the machine that it was measured on.
+            earlier: the table that is there, whose other entries are kept; None without one.
+
+        Raises:
+            ValueError: ``earlier`` is no table.
         """
