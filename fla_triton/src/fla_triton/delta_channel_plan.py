@@ -90,7 +90,8 @@ def _memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
     keys, values = size * tile.BK, size * tile.BV
     state, square = tile.BK * tile.BV, size * size
     elements = {
-        "prepare": 3 * keys + values + 2 * square,
+        # The gates of all channels stay, in two parts of the width of two bytes.
+        "prepare": 2 * size * power_of_two(problem.K) + 2 * keys + values + 2 * square,
         "fused": tile.stages * (3 * keys + values + square) + state,
         "outputs": keys + values + state + square,
         "local": values + square,

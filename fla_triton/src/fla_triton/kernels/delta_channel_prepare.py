@@ -28,7 +28,6 @@ from fla_triton.kernels.spans import (
     tokens_at,
     up_to,
 )
-from fla_triton.kernels.tree import own_scores
 from fla_triton.kernels.triangular import unit_lower_inverse
 
 
@@ -57,8 +56,8 @@ def load_strengths(
 def both_scores(
     q,
     k,
-    g,
     erase,
+    gates,
     rows,
     live,
     h,
@@ -70,22 +69,28 @@ def both_scores(
     CHANNELS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Pairs ``j < i`` of left (less a head's beta) with k, and of q with k; zero elsewhere.
+    """Pairs of left (less a head's beta) with k for ``j < i``, and of q with k for ``j <= i``.
 
-    Masks are formed once a level, operands read once a level: the former are dearer.
+    ``gates``: of ``load_gates``, those of each tile of channels, which stay in shared memory. q and
+    k are read again on every level: there are no registers for all of them.
     """
     dtype: tl.constexpr = k.dtype.element_ty
     erased = tl.zeros([C, C], dtype=tl.float32)
     read = tl.zeros([C, C], dtype=tl.float32)
+    for tile in tl.static_range((K + BK - 1) // BK):
+        # Of this only the diagonal stays: a pair of a token with itself does not decay.
+        tile_q = load_rows(q, rows, live, h, tile * BK, H, K, C, BK)
+        tile_k = load_rows(k, rows, live, h, tile * BK, H, K, C, BK)
+        read = tl.dot(tile_q, tl.trans(tile_k), acc=read, input_precision=PRECISION)
     for level in range(LEVELS):
         # Zero, which only the device knows: what does not depend on the level leaves the loop.
         here = rows + (level >> 8)
         between = ones(to_middle(level, C), dtype)
         found = tl.zeros([C, C], dtype=tl.float32)
         asked = tl.zeros([C, C], dtype=tl.float32)
-        for row in range(0, K, BK):
-            high, low = load_gates(g, here, live, h, row, H, K, C, BK, dtype)
-            factor = decays(between, high, low, PRECISION)
+        for tile in tl.static_range((K + BK - 1) // BK):
+            row = tile * BK
+            factor = decays(between, gates[2 * tile], gates[2 * tile + 1], PRECISION)
             wide = load_rows(k, here, live, h, row, H, K, C, BK) * factor
             turned = tl.trans(wide.to(dtype))
             if CHANNELS:
@@ -98,8 +103,9 @@ def both_scores(
         reached = (tokens[:, None] ^ tokens[None, :]) >= (1 << level)
         erased = tl.where(reached, found, erased)
         read = tl.where(reached, asked, read)
-    below = tl.arange(0, C)[:, None] > tl.arange(0, C)[None, :]
-    return tl.where(below, erased, 0.0), tl.where(below, read, 0.0)
+    inner = tl.arange(0, C)
+    erased = tl.where(inner[:, None] > inner[None, :], erased, 0.0)
+    return erased, tl.where(inner[:, None] >= inner[None, :], read, 0.0)
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -142,26 +148,17 @@ def delta_channel_prepare(
     inner = tl.arange(0, C)
     live = c * C + inner < length
     rows = first + c * C + inner
-    diagonal = inner[:, None] == inner[None, :]
-
+    gates = ()
+    for tile in tl.static_range((K + BK - 1) // BK):
+        gates += load_gates(g, rows, live, h, tile * BK, H, K, C, BK, k.dtype.element_ty)
     erased, read = both_scores(
-        q, k, g, erase, rows, live, h, H, K, BK, C, LEVELS, CHANNELS, PRECISION
+        q, k, erase, gates, rows, live, h, H, K, BK, C, LEVELS, CHANNELS, PRECISION
     )
-    own = tl.zeros([C], dtype=tl.float32)
-    for row in range(0, K, BK):
-        tile_q = load_rows(q, rows, live, h, row, H, K, C, BK)
+    for tile in tl.static_range((K + BK - 1) // BK):
+        row = tile * BK
+        until = decays(behind(C), gates[2 * tile], gates[2 * tile + 1], PRECISION)
         tile_k = load_rows(k, rows, live, h, row, H, K, C, BK)
-        own += own_scores(tile_q, tile_k)
-        high, low = load_gates(g, rows, live, h, row, H, K, C, BK, k.dtype.element_ty)
-        since = decays(up_to(C), high, low, PRECISION)
-        store_rows(q_in, tile_q * since, rows, live, h, row, H, K, C, BK)
-        until = decays(behind(C), high, low, PRECISION)
         store_rows(k_out, tile_k * until, rows, live, h, row, H, K, C, BK)
-        channels = row + tl.arange(0, BK)
-        total = tl.sum(tl.where((inner == C - 1)[:, None], since, 0.0), 0)
-        place = tl.cast(slot, tl.int64) * K + channels
-        tl.store(totals + place, total, mask=channels < K)
-    read += tl.where(diagonal, own[:, None], 0.0)
     store_rows(scores, read * scale, rows, live, h, 0, H, C, C, C)
 
     if not CHANNELS:
@@ -173,9 +170,15 @@ def delta_channel_prepare(
     if not CHANNELS:
         solved *= tl.trans(strength)
     solved = solved.to(k.dtype.element_ty)
-    for row in range(0, K, BK):
-        high, low = load_gates(g, rows, live, h, row, H, K, C, BK, k.dtype.element_ty)
-        since = decays(up_to(C), high, low, PRECISION)
+    for tile in tl.static_range((K + BK - 1) // BK):
+        row = tile * BK
+        since = decays(up_to(C), gates[2 * tile], gates[2 * tile + 1], PRECISION)
+        channels = row + tl.arange(0, BK)
+        place = tl.cast(slot, tl.int64) * K + channels[None, :]
+        last = (inner == C - 1)[:, None] & (channels < K)[None, :]
+        tl.store(totals + place + 0 * inner[:, None], since, mask=last)
+        tile_q = load_rows(q, rows, live, h, row, H, K, C, BK)
+        store_rows(q_in, tile_q * since, rows, live, h, row, H, K, C, BK)
         left = load_rows(k, rows, live, h, row, H, K, C, BK) * since
         if CHANNELS:
             left *= load_strengths(erase, rows, live, h, row, H, K, C, BK, CHANNELS)

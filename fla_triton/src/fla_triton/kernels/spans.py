@@ -16,7 +16,7 @@ and from there to i. On a level every token needs one sum, that between it and t
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.common import FLOOR, LOG2E, decay, load_rows
+from fla_triton.kernels.common import FLOOR, LOG2E, load_rows
 
 
 @triton.jit
@@ -50,10 +50,9 @@ def load_gates(
 @triton.jit
 def ones(which, dtype: tl.constexpr):
     """A bool matrix as products take it, for inputs of ``dtype``: formed once for several."""
-    if dtype == tl.float32:
-        found = which.to(tl.float32)
-    else:
-        found = which.to(tl.bfloat16)
+    found = tl.where(which, 1.0, 0.0)
+    if dtype != tl.float32:
+        found = found.to(tl.bfloat16)
     return found
 
 
@@ -65,7 +64,8 @@ def decays(which, high, low, PRECISION: tl.constexpr):
         found = tl.dot(which, high, input_precision=PRECISION)
     else:
         found = tl.dot(which, low, acc=tl.dot(which, high))
-    return decay(found)
+    # Rounding may have left the sum a little above zero.
+    return tl.exp2(tl.minimum(found, 0.0, propagate_nan=tl.PropagateNan.ALL))
 
 
 @triton.jit
