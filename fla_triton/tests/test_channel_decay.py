@@ -12,31 +12,29 @@ import pytest
 from fla_triton.channel_plan import default_tiles, plan, stage_tile
 from fla_triton.plan import Plan, Problem
 from fla_triton.profiles import EVERY, PROFILES, Profile
-from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
+from interpreter.cases import FILLS, IDLE, STATES, case, failures
 
 GATED = ("gk", *STATES)
 SETS = {
     "dtypes": [
-        (case("gla", "float32", (1, 70, 2, 16, 16), ("gk",)), FILLS),
-        (case("gla", "bfloat16", (1, 100, 1, 60, 100), GATED), FILLS),
-        (case("gla", "float16", (1, 130, 1, 16, 24), GATED), FILLS),
+        (case("gla", "float32", (1, 40, 2, 16, 16), ("gk",)), FILLS),
+        (case("gla", "bfloat16", (1, 70, 1, 80, 90), GATED), FILLS),
+        (case("gla", "float16", (1, 66, 1, 16, 24), GATED), FILLS),
         (case("gla", "bfloat16", (2, 5, 1, 20, 17), GATED), FILLS),
     ],
     "packed": [
-        (case("gla", "float32", (1, 0, 1, 20, 17), GATED, PACKED).but(regime="resets"), FILLS),
-        (case("gla", "bfloat16", (1, 0, 2, 16, 16), GATED, PACKED), FILLS),
-    ],
-    "segments": [
-        (case("gla", "bfloat16", (1, 800, 1, 16, 16), GATED), IDLE),
-        (case("gla", "float32", (1, 0, 1, 16, 16), GATED, (400, 0, 5)), IDLE),
+        (case("gla", "float32", (1, 0, 1, 20, 17), GATED, (33, 0, 1)).but(regime="resets"), FILLS),
+        (case("gla", "bfloat16", (1, 0, 2, 16, 16), GATED, (65, 0, 1, 17)), FILLS),
+        # Cut in time.
+        (case("gla", "float32", (1, 0, 1, 16, 16), GATED, (390, 0, 5)), IDLE),
     ],
     "regimes": [
-        (case("gla", dtype, (1, 140, 1, 16, 16), GATED).but(regime=regime), FILLS)
-        for dtype, regime in (
-            ("float32", "resets"),
-            ("float16", "resets"),
-            ("bfloat16", "fast_decay"),
-            ("float16", "long_memory"),
+        (case("gla", dtype, (1, tokens, 1, 16, 16), GATED).but(regime=regime), FILLS)
+        for dtype, tokens, regime in (
+            ("float32", 40, "resets"),
+            ("float16", 66, "resets"),
+            ("bfloat16", 66, "fast_decay"),
+            ("float16", 66, "long_memory"),
         )
     ],
 }

@@ -27,7 +27,7 @@ from fla_triton.calls import (
     start_of,
 )
 from fla_triton.channel_plan import plan
-from fla_triton.kernels.channel_gradients import channel_gradients
+from fla_triton.kernels.channel_gradients import channel_gradients, channel_pulls
 from fla_triton.kernels.channel_prepare import channel_prepare
 from fla_triton.kernels.recurrent import recurrent_outputs
 from fla_triton.kernels.scored_outputs import scored_outputs
@@ -46,7 +46,8 @@ class Prepared(NamedTuple):
     Attributes:
         q_in: queries as the state before their chunk meets them, scale among their factors.
         k_out: keys as the state after their chunk keeps them.
-        scores: of each chunk's pairs, scale among their factors, ``[B, T, H, C]``.
+        scores: of each chunk's pairs, scale among their factors, ``[B, T, H, C]``; columns are in
+            the order of ``tree_tokens``.
         totals: what each chunk leaves of the state's rows, ``[slots, H, K]``, float32.
     """
 
@@ -165,11 +166,12 @@ class Kernels:
             constants = {
                 **_sizes(problem),
                 "TURNED": stage == "values",
+                "TREE": True,
                 "PRECISION": self._precision(tensors[0], problem),
             }
             return scored_outputs, planned.launches[stage], constants
 
-        columns = -(-problem.V // planned.tiles.chunk.BV)
+        columns = -(-problem.V // planned.launches[stage].constants["BV"])
         arguments = (*tensors, boundaries(call), table, call.q.shape[1], 1.0)
         todo.launches.run(stage, arguments, settle, count * problem.heads * columns)
 
@@ -264,10 +266,19 @@ class Kernels:
         dstates = self._states(call, todo, made, (made.q_in, do), dlast, dstart, reverse=True)
         dv = torch.empty_like(v)
         self._outputs(call, todo, "values", (made.k_out, do, made.scores, dstates, dv))
-        # Nothing reads the decayed q and k any more: what is as large takes their places.
-        dq, dk = made.q_in, made.k_out
+        # Nothing reads the decayed q and k and the scores any more: what is as large takes their
+        # places.
+        dq, dk, pulls = made.q_in, made.k_out, made.scores
         dgk = torch.empty_like(gk) if "gk" in needs else None
         table, count = chunk_table(call, problem, planned)
+        where = (boundaries(call), table, q.shape[1], call.scale)
+
+        def settle_pulls() -> Settling:
+            constants = {**_sizes(problem), "PRECISION": self._precision(q, problem)}
+            del constants["K"]
+            return channel_pulls, planned.launches["pulls"], constants
+
+        todo.launches.run("pulls", (v, do, pulls, *where), settle_pulls, count * problem.heads)
 
         def settle() -> Settling:
             constants = {
@@ -279,9 +290,10 @@ class Kernels:
             }
             return channel_gradients, planned.launches["gradients"], constants
 
-        tensors = (q, k, v, gk, do, states, dstates, start, dlast, dq, dk, dgk)
-        arguments = (*tensors, boundaries(call), table, q.shape[1], call.scale)
-        todo.launches.run("gradients", arguments, settle, count * problem.heads)
+        tiles = -(-problem.K // planned.launches["gradients"].constants["BK"])
+        tensors = (q, k, v, gk, do, pulls, states, dstates, start, dlast, dq, dk, dgk)
+        grid = count * problem.heads * tiles
+        todo.launches.run("gradients", (*tensors, *where), settle, grid)
         found: dict[str, Any] = {"q": dq, "k": dk, "v": dv, "gk": dgk, "initial_state": dstart}
         return {name: found[name] for name in needs}
 

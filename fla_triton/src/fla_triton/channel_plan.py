@@ -9,7 +9,7 @@ from fla_triton.profiles import Profile
 
 STAGES = {
     "forward": ("prepare", "outputs"),
-    "backward": ("prepare", "values", "gradients"),
+    "backward": ("prepare", "values", "pulls", "gradients"),
 }
 """Kernels with one program for each chunk and head, in order; the pass over time lies between."""
 
@@ -70,13 +70,16 @@ def plan(
     for stage in STAGES[direction]:
         tile = held(stage_tile(tiles, stage), problem, profile)
         grid = problem.chunks(size) * problem.heads
-        constants = {"BK": tile.BK, "C": size}
+        constants = {"C": size}
+        if stage != "pulls":
+            constants["BK"] = tile.BK
         if stage != "prepare":
             constants["BV"] = tile.BV
         if stage == "prepare":
             constants["LOW"] = LOW
         if stage == "gradients":
             constants["LEVELS"] = size.bit_length() - 1
+            grid *= -(-problem.K // tile.BK)
         if stage in ("outputs", "values"):
             grid *= -(-problem.V // tile.BV)
         shared = _memory(problem, stage, tile, size)
@@ -87,15 +90,15 @@ def plan(
 def stage_tile(tiles: Tiles, stage: str) -> Tile:
     """Tile of one stage over chunks.
 
-    ``tiles.chunk`` is that of plain products. Where the tree runs, tiles of channels are narrower:
-    several of them, in float32, share the registers with the block's scores. Four warps at most,
-    where that is what one block of rows fills: more would form the same sums of gates twice.
+    ``tiles.chunk`` is that of plain products. Scores keep what they decay in float32 beside the
+    block's, and want twice the warps; gradients, whose products follow one another, would form
+    each of them twice with more warps than one block of rows fills, and take fewer columns.
     """
     chunk = tiles.chunk
     if stage == "prepare":
-        return replace(chunk, stages=1)
+        return replace(chunk, warps=min(2 * chunk.warps, 8))
     if stage == "gradients":
-        return replace(chunk, BK=min(chunk.BK, 32), BV=min(chunk.BV, 64), stages=1)
+        return replace(chunk, BV=min(chunk.BV, 64))
     return chunk
 
 
@@ -135,11 +138,12 @@ def _memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
     state, square = tile.BK * tile.BV, size * size
     elements = {
         "states": tile.stages * (keys + values),
-        "prepare": 3 * keys + square,
+        "prepare": 2 * keys,
         "outputs": keys + values + state + square,
         "values": keys + values + state + square,
-        "gradients": 4 * keys + 2 * values + 2 * state + 2 * square,
+        "pulls": 2 * values,
+        "gradients": max(2 * (values + state), 3 * keys + square),
     }[stage]
-    # Tiles of channels and of pairs change their layout in float32.
-    exact = {"prepare": 4 * max(square, keys), "gradients": 4 * max(square, keys)}.get(stage, 0)
+    # Tiles change their layout in float32.
+    exact = 4 * max(square, keys) if stage == "prepare" else 0
     return elements * problem.itemsize + exact

@@ -20,9 +20,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fla_triton.kernels.common import load_rows, store_rows
+from fla_triton.kernels.common import load_rows, step_decay, store_rows
+from fla_triton.kernels.pairs import pair_scores, tree_tokens
 from fla_triton.kernels.spans import behind, decays, load_gates, up_to
-from fla_triton.kernels.tree import both_ways, own_scores, pair_gradients, pair_scores
+from fla_triton.kernels.tree import both_ways, pair_gradients
 from interpreter.shims import correct_bfloat16, watch_bounds
 
 Tensors = dict[str, Tensor]
@@ -35,6 +36,8 @@ def one_block(
     right,
     g,
     dscores,
+    pairs,
+    totals,
     scores,
     dleft,
     dright,
@@ -52,25 +55,37 @@ def one_block(
     live = inner < length
     square = inner[:, None] * BT + inner[None, :]
     dtype: tl.constexpr = right.dtype.element_ty
-    pairs = both_ways(tl.load(dscores + square), dtype)
+    both = both_ways(tl.load(dscores + square), dtype)
+    store_rows(pairs, both, inner, live, 0, 0, 1, BT, BT, BT)
+    tl.debug_barrier()
+    tokens = tree_tokens(BT)
+    there = tokens < length
     found = tl.zeros([BT, BT], dtype=tl.float32)
     for column in range(0, K, BK):
-        tile_left = load_rows(left, inner, live, 0, column, 1, K, BT, BK)
-        tile_right = load_rows(right, inner, live, 0, column, 1, K, BT, BK)
+        tile_left = load_rows(left, tokens, there, 0, column, 1, K, BT, BK).to(tl.float32)
+        tile_right = load_rows(right, tokens, there, 0, column, 1, K, BT, BK).to(tl.float32)
+        decayed = step_decay(load_rows(g, tokens, there, 0, column, 1, K, BT, BK).to(tl.float32))
+        tile, _, _, total = pair_scores(tile_left, tile_right, decayed, dtype, BT, BK, 2, "ieee")
+        found += tile
+        columns = column + tl.arange(0, BK)
+        tl.store(totals + columns, tl.reshape(total, [BK]), mask=columns < K)
         high, low = load_gates(g, inner, live, 0, column, 1, K, BT, BK, dtype)
-        own = own_scores(tile_left, tile_right)
-        found += tl.where(inner[:, None] == inner[None, :], own[:, None], 0.0)
-        found = pair_scores(found, tile_left, tile_right, high, low, BT, BK, LEVELS, "ieee")
         nothing = tl.zeros([BT, BK], dtype=tl.float32)
         a, b, c = pair_gradients(
             nothing,
             nothing,
             nothing,
             pairs,
-            tile_left,
-            tile_right,
+            left,
+            right,
             high,
             low,
+            inner,
+            live,
+            0,
+            column,
+            1,
+            K,
             BT,
             BK,
             LEVELS,
@@ -84,7 +99,8 @@ def one_block(
         store_rows(since, d, inner, live, 0, column, 1, K, BT, BK)
         e = decays(behind(BT), high, low, "ieee")
         store_rows(until, e, inner, live, 0, column, 1, K, BT, BK)
-    tl.store(scores + square, found)
+    found = tl.where(tokens[:, None] >= tokens[None, :], found, 0.0)
+    tl.store(scores + tokens[:, None] * BT + tokens[None, :], found)
 
 
 def by_sums(x: Tensors) -> tuple[Tensors, Tensors]:
@@ -125,9 +141,14 @@ def by_tree(x: Tensors, block: int, width: int) -> Tensors:
     found["scores"] = torch.empty(block, block)
     dscores = torch.zeros(block, block)
     dscores[:tokens, :tokens] = x["dscores"]
-    given = (x["left"], x["right"], x["g"], dscores, *(found[name] for name in RESULTS))
+    pairs = torch.empty(tokens, block, dtype=x["right"].dtype)
+    totals = torch.empty(channels)
+    outputs = (found[name] for name in RESULTS)
+    given = (x["left"], x["right"], x["g"], dscores, pairs, totals, *outputs)
     levels = block.bit_length() - 1
     one_block[(1,)](*given, tokens, K=channels, BK=width, BT=block, LEVELS=levels)
+    # Two ways to the decay of the whole block.
+    torch.testing.assert_close(totals, found["since"][-1], rtol=2e-3, atol=1e-12)
     beyond = found["scores"][tokens:].abs().max() if tokens < block else 0.0
     assert beyond == 0.0, "tokens that are not there have scores"
     return {**found, "scores": found["scores"][:tokens, :tokens]}

@@ -31,41 +31,8 @@ once or twice that for the sums of gates (``spans``).
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.spans import (
-    are_ordered_pairs,
-    are_paired,
-    decays,
-    is_later,
-    ones,
-    to_middle,
-)
-
-
-@triton.jit
-def pair_scores(
-    scores,
-    left,
-    right,
-    high,
-    low,
-    BT: tl.constexpr,
-    BK: tl.constexpr,
-    LEVELS: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Add the pairs ``j < i`` of a tile of channels to ``scores [BT, BT]``.
-
-    Args:
-        scores: float32; nothing is added on its diagonal and above.
-        left, right: ``[BT, BK]``; products are taken in the dtype of ``right``.
-        high, low: of ``load_gates``.
-    """
-    for level in range(LEVELS):
-        factor = decays(to_middle(level, BT), high, low, PRECISION)
-        mixed = (tl.where(is_later(level, BT), left, right) * factor).to(right.dtype)
-        found = tl.dot(mixed, tl.trans(mixed), input_precision=PRECISION)
-        scores += tl.where(are_ordered_pairs(level, BT), found, 0.0)
-    return scores
+from fla_triton.kernels.common import load_rows
+from fla_triton.kernels.spans import are_paired, decays, is_later, ones, to_middle
 
 
 @triton.jit
@@ -110,6 +77,12 @@ def pair_gradients(
     right,
     high,
     low,
+    rows,
+    live,
+    h,
+    column,
+    H: tl.constexpr,
+    K: tl.constexpr,
     BT: tl.constexpr,
     BK: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -118,20 +91,28 @@ def pair_gradients(
 ):
     """Add what the pairs ``j < i`` of a tile of channels give to its gradients.
 
+    Operands are read again on every level: all of them do not fit into registers.
+
     Args:
         dleft, dright, dg: ``[BT, BK]``, float32; dg is handed back as it is if not ``WITH_GATES``.
-        pairs: gradients of scores, of ``both_ways``.
-        left, right, high, low: as of ``pair_scores``.
+        pairs: gradients of scores in memory ``[rows, H, BT]``, mirrored at the diagonal.
+        left, right: in memory, ``[rows, H, K]``; products are taken in the dtype of ``right``.
+        high, low: of ``load_gates``.
     """
+    dtype: tl.constexpr = right.dtype.element_ty
     for level in range(LEVELS):
+        # Zero, which only the device knows: what does not depend on the level leaves the loop.
+        here = rows + (level >> 8)
         later = is_later(level, BT)
-        between = ones(to_middle(level, BT), right.dtype)
+        between = ones(to_middle(level, BT), dtype)
         factor = decays(between, high, low, PRECISION)
-        wide = tl.where(later, left, right) * factor
-        chosen = tl.where(are_paired(level, BT), pairs, 0.0).to(right.dtype)
-        found = tl.dot(chosen, wide.to(right.dtype), input_precision=PRECISION)
+        wide = load_rows(left, here, live, h, column, H, K, BT, BK)
+        wide = tl.where(later, wide, load_rows(right, here, live, h, column, H, K, BT, BK)) * factor
+        chosen = load_rows(pairs, here, live, h, 0, H, BT, BT, BT)
+        chosen = tl.where(are_paired(level, BT), chosen, 0.0).to(dtype)
+        found = tl.dot(chosen, wide.to(dtype), input_precision=PRECISION)
         if WITH_GATES:
-            dg += sums(tl.trans(between), wide * found, right.dtype, PRECISION)
+            dg += sums(tl.trans(between), wide * found, dtype, PRECISION)
         found *= factor
         dleft += tl.where(later, found, 0.0)
         dright += tl.where(later, 0.0, found)
