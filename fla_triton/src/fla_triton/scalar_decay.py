@@ -226,7 +226,6 @@ class Kernels:
                 **common(call, problem),
                 "HAS_START": start is not None,
                 "HAS_DLAST": dlast is not None,
-                "WITH_V": True,
                 "WITH_GATES": gated,
                 "PRECISION": self._precision(q, problem),
             }

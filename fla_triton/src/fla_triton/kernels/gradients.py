@@ -116,12 +116,11 @@ def chunk_gradients(
     HAS_GAMMA: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_DLAST: tl.constexpr,
-    WITH_V: tl.constexpr,
     WITH_GATES: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: BT tokens of one head, all of K, and V in tiles; dv only if asked for."""
+    """One program: BT tokens of one head, all of K, and V in tiles."""
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
     C: tl.constexpr = R * BT
@@ -194,21 +193,20 @@ def chunk_gradients(
                 far *= across
             far_scores = far.to(tile_q.dtype)
 
-    if WITH_V:
-        for tile in range(NV):
-            if NV > 1:
-                places, inside = state_places(slot, 0, tile * BV, K, V, BK, BV)
-                dstate = tl.load(dstates + places, mask=inside, other=0.0)
-                tile_do = load_rows(do, rows, live, h, tile * BV, H, V, BT, BV)
-            acc_v = tl.dot(tile_k, dstate, input_precision=PRECISION)
-            if GATED:
-                acc_v *= until_end[:, None]
-            acc_v = tl.dot(tl.trans(narrow), tile_do, acc=acc_v, input_precision=PRECISION)
-            if R == 2:
-                if has_later:
-                    far_do = load_rows(do, rows + BT, partly, h, tile * BV, H, V, BT, BV)
-                    acc_v = tl.dot(far_scores, far_do, acc=acc_v, input_precision=PRECISION)
-            store_rows(dv, acc_v, rows, live, h, tile * BV, H, V, BT, BV)
+    for tile in range(NV):
+        if NV > 1:
+            places, inside = state_places(slot, 0, tile * BV, K, V, BK, BV)
+            dstate = tl.load(dstates + places, mask=inside, other=0.0)
+            tile_do = load_rows(do, rows, live, h, tile * BV, H, V, BT, BV)
+        acc_v = tl.dot(tile_k, dstate, input_precision=PRECISION)
+        if GATED:
+            acc_v *= until_end[:, None]
+        acc_v = tl.dot(tl.trans(narrow), tile_do, acc=acc_v, input_precision=PRECISION)
+        if R == 2:
+            if has_later:
+                far_do = load_rows(do, rows + BT, partly, h, tile * BV, H, V, BT, BV)
+                acc_v = tl.dot(far_scores, far_do, acc=acc_v, input_precision=PRECISION)
+        store_rows(dv, acc_v, rows, live, h, tile * BV, H, V, BT, BV)
 
     tile_v = load_rows(v, rows, live, h, 0, H, V, BT, BV)
     products = tl.zeros([BT, BT], dtype=tl.float32)
