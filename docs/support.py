@@ -124,17 +124,18 @@ def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
         where = f"{host['name']} ({host['arch']})"
         date = document["started"].partition("T")[0]
         return name, f"{plugin['name']}: {RUN}", where, _listed(versions), date, "", "", "", ""
-    kernels = document.get("kernels", [])
-    count = sum(one["kernels"] for one in document["implementations"])
+    made = document["implementations"]
+    functions = [worst for one in made for worst in one.get("functions", {}).values()]
     most = {
-        key: str(max((one[key] for one in kernels), default=0)) if kernels else ""
+        key: str(max(one[key] for one in functions)) if functions else ""
         for key in ("shared", "registers", "stack")
     }
     what = f"{document['backend']}: {document['kind']}"
-    if faults := sum(len(one["faults"]) for one in document["implementations"]):
+    if faults := sum(len(one["faults"]) for one in made):
         what += f", {faults} faults"
     versions = _listed(document["versions"])
-    return name, what, document["arch"], versions, document["date"], str(count), *most.values()
+    date, count = min(one["date"] for one in made), str(sum(one["kernels"] for one in made))
+    return name, what, document["arch"], versions, date, count, *most.values()
 
 
 def _listed(versions: Mapping[str, str]) -> str:

@@ -13,16 +13,21 @@ import tables
 
 def proof(**changes: Any) -> dict[str, Any]:
     """A report of a driver that needs no device."""
-    one = {"contract": "simple_gla", "kernels": 7, "faults": []}
+    worst = {"shared": 1024, "registers": 64, "stack": 8}
+    one = {
+        "contract": "simple_gla",
+        "kernels": 7,
+        "functions": {"chunk_states": worst},
+        "faults": [],
+        "date": "2026-11-29",
+    }
     return {
         "schema": "fla-proof/1",
         "kind": "compiled",
         "backend": "rocm",
         "arch": "gfx942",
-        "date": "2026-11-29",
         "versions": {"triton": "3.6.0"},
         "implementations": [one],
-        "kernels": [{"kernel": "chunk_states", "shared": 1024, "registers": 64, "stack": 8}],
         **changes,
     }
 
@@ -65,13 +70,14 @@ def test_nothing_seen_is_declared(folder: Path) -> None:
 
 def test_a_proof_counts_for_its_chip_and_contract_alone(folder: Path) -> None:
     put(folder, one=proof())
+    assert "| gfx942 | triton 3.6.0 | 2026-11-29 | 7 | 1024 | 64 | 8 |" in support.evidence(folder)
     assert cell(folder, "rocm", "gfx942") == "compiled"
     assert cell(folder, "rocm", "gfx950") == "declared"
     assert cell(folder, "rocm", "gfx942", "linear_attn") == "declared"
 
 
 def test_a_proof_with_a_fault_does_not_count(folder: Path) -> None:
-    faulty = {"contract": "simple_gla", "kernels": 7, "faults": ["spills"]}
+    faulty = {"contract": "simple_gla", "kernels": 7, "faults": ["spills"], "date": ""}
     put(folder, one=proof(implementations=[faulty]))
     assert cell(folder, "rocm", "gfx942") == "declared"
     assert "rocm: compiled, 1 faults" in support.evidence(folder)
@@ -89,7 +95,7 @@ def test_a_run_that_reached_no_level_does_not_count(folder: Path) -> None:
 
 
 def test_code_for_no_chip_in_particular_stands_beside_what_was_compiled(folder: Path) -> None:
-    lowered = proof(backend="xpu", arch="host", kind="lowered code run on CPU", kernels=[])
+    lowered = proof(backend="xpu", arch="host", kind="lowered code run on CPU")
     put(folder, one=lowered, two=proof(backend="xpu", arch="pvc"))
     assert cell(folder, "xpu", "pvc") == "lowered code run on CPU; compiled"
     assert cell(folder, "xpu", "bmg") == "lowered code run on CPU"

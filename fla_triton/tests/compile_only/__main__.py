@@ -4,7 +4,8 @@ Prints one line a kernel function and every fault; exits with status 1 if there 
 chip has a process of its own, since kernels remember the compiler they met first.
 
     --thorough        every dtype, feature and size; otherwise those of most models
-    --report FOLDER   write what was compiled, for the table of supported hardware
+    --report FOLDER   write what was compiled, for the table of supported hardware; what a file of
+                      the same toolchain says of other contracts stays
     --control NAME    compile a kernel that must be found faulty instead
     --only TEXT       contracts whose names contain it
 """
@@ -28,7 +29,7 @@ from compile_only.budget import faults
 from compile_only.cases import Subject, cases, subjects
 from compile_only.controls import CONTROLS
 from compile_only.driver import Compiled, pretending
-from compile_only.report import Outcome, summary, write
+from compile_only.report import Outcome, row, summary, write
 from compile_only.run import answer
 from compile_only.targets import Target, target
 from fla_conformance.inputs import make_inputs
@@ -95,7 +96,9 @@ def main() -> int:
         seconds = time.perf_counter() - begin
         print(summary(chip, outcomes, seconds))
         if options.report is not None:
-            write(options.report / f"compiled-{chip.profile.arch}.json", chip, outcomes, seconds)
+            file = options.report / f"compiled-{chip.profile.arch}.json"
+            toolchain = ("triton-xpu" if chip.backend == "xpu" else "triton", "torch")
+            write(file, "compiled", chip, [row(outcome) for outcome in outcomes], toolchain)
     for fault in wrong:
         print(fault)
     return 1 if wrong else 0

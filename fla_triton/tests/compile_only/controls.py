@@ -17,16 +17,12 @@ from fla_triton.kernels import common
 
 
 @triton.jit
-def wide_product(x, y, out, N: tl.constexpr):
+def long_product(x, y, out, N: tl.constexpr, LONG: tl.constexpr):
     """A product whose operands alone overflow the shared memory of every chip."""
     rows = tl.arange(0, N)
-    places = rows[:, None] * N + rows[None, :]
-    acc = tl.zeros([N, N], dtype=tl.float32)
-    for step in range(4):
-        left = tl.load(x + step * N * N + places)
-        right = tl.load(y + step * N * N + places)
-        acc = tl.dot(left, tl.trans(right), acc=acc)
-    tl.store(out + places, acc)
+    places = rows[:, None] * LONG + tl.arange(0, LONG)[None, :]
+    product = tl.dot(tl.load(x + places), tl.trans(tl.load(y + places)))
+    tl.store(out + rows[:, None] * N + rows[None, :], product)
 
 
 @triton.jit
@@ -42,16 +38,16 @@ def hoarder(x, out, N: tl.constexpr):
 
 def overflows(chip: Target) -> list[str]:
     """What the judges say of a kernel that needs more shared memory than there is."""
-    size = 512
-    operand = torch.empty(4 * size * size, dtype=torch.bfloat16)
-    return _judged(chip, lambda: wide_product[(1,)](operand, operand, operand, N=size, num_warps=8))
+    size, long = 64, 2048
+    operand, result = torch.empty(size * long, dtype=torch.bfloat16), torch.empty(size * size)
+    return _judged(chip, lambda: long_product[(1,)](operand, operand, result, N=size, LONG=long))
 
 
 def spills(chip: Target) -> list[str]:
     """What the judges say of a kernel that needs more registers than there are."""
-    size = 256
-    tile = torch.empty(size * size)
-    return _judged(chip, lambda: hoarder[(1,)](tile, tile, N=size, num_warps=4))
+    size = 128
+    tile, warps = torch.empty(size * size), 64 // chip.profile.warp_width
+    return _judged(chip, lambda: hoarder[(1,)](tile, tile, N=size, num_warps=warps))
 
 
 def _judged(chip: Target, launch: Callable[[], object]) -> list[str]:

@@ -16,11 +16,8 @@ gradients are judged against the float64 recurrence as the conformance suite doe
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from datetime import datetime, timezone
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +27,7 @@ from compile_only.cases import Subject, small_cases, subjects
 from compile_only.controls import spoil_masks
 from compile_only.driver import Compiled, pretending
 from compile_only.opencl import OpenCL
+from compile_only.report import write
 from compile_only.run import answer
 from compile_only.targets import HOST, target
 from fla_conformance.case import Case
@@ -73,30 +71,6 @@ def prove(
     }
 
 
-def write(path: Path, proven: list[dict[str, Any]], seconds: float) -> None:
-    """Write the proof; rows of other contracts stay if the toolchain is the same."""
-    names = ("triton-xpu", "torch", "intel-opencl-rt")
-    versions = {name: version(name).partition("+")[0] for name in names}
-    kept: list[dict[str, Any]] = []
-    if path.exists():
-        old = json.loads(path.read_text(encoding="utf-8"))
-        new = {one["contract"] for one in proven}
-        if old["versions"] == versions:
-            kept = [one for one in old["implementations"] if one["contract"] not in new]
-            seconds += old["seconds"]
-    document = {
-        "schema": "fla-proof/1",
-        "kind": "lowered code run on CPU",
-        "backend": "xpu",
-        "arch": HOST,
-        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
-        "versions": versions,
-        "seconds": round(seconds),
-        "implementations": sorted([*kept, *proven], key=lambda one: str(one["contract"])),
-    }
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-
-
 def main() -> int:
     """Run, judge, report."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -109,7 +83,8 @@ def main() -> int:
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
     if options.control:
         spoil_masks()
-    begin, made, runtime = time.perf_counter(), [], OpenCL()
+    made: list[Compiled] = []
+    runtime = OpenCL()
     proven = []
     with pretending(target(HOST), made.append, runtime):
         for subject in subjects():
@@ -124,7 +99,8 @@ def main() -> int:
         print(f"spoiled kernels pass: {', '.join(spared)}" if spared else "spoiled kernels fail")
         return 1 if spared else 0
     if options.report is not None:
-        write(options.report, proven, time.perf_counter() - begin)
+        toolchain = ("triton-xpu", "torch", "intel-opencl-rt")
+        write(options.report, "lowered code run on CPU", target(HOST), proven, toolchain)
     return 1 if faults else 0
 
 

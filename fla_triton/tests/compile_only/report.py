@@ -34,12 +34,11 @@ def worst(kernels: Sequence[Compiled]) -> dict[str, int]:
     }
 
 
-def by_function(outcomes: Sequence[Outcome]) -> dict[str, list[Compiled]]:
+def by_function(kernels: Sequence[Compiled]) -> dict[str, list[Compiled]]:
     """Compiled kernels of each function."""
     found: dict[str, list[Compiled]] = {}
-    for outcome in outcomes:
-        for one in outcome.kernels:
-            found.setdefault(one.kernel, []).append(one)
+    for one in kernels:
+        found.setdefault(one.kernel, []).append(one)
     return found
 
 
@@ -47,7 +46,8 @@ def summary(chip: Target, outcomes: Sequence[Outcome], seconds: float) -> str:
     """A table, a line a kernel function."""
     heads = "compiled  seconds  shared  registers  stack  matrix"
     lines = [f"{chip.profile.arch:28} {heads}"]
-    for name, kernels in by_function(outcomes).items():
+    made = [one for outcome in outcomes for one in outcome.kernels]
+    for name, kernels in by_function(made).items():
         most = worst(kernels)
         used = sorted({instruction for one in kernels for instruction in one.resources.matrix})
         lines.append(
@@ -55,43 +55,50 @@ def summary(chip: Target, outcomes: Sequence[Outcome], seconds: float) -> str:
             f" {most['shared']:7} {most['registers']:10}"
             f" {most['stack']:6}  {' '.join(used)}"
         )
-    total = sum(len(outcome.kernels) for outcome in outcomes)
     wrong = sum(len(outcome.faults) for outcome in outcomes)
-    lines.append(f"{total} kernels in {seconds:.0f} s, {wrong} faults")
+    lines.append(f"{len(made)} kernels in {seconds:.0f} s, {wrong} faults")
     return "\n".join(lines)
 
 
-def document(chip: Target, outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
-    """The proof as data."""
-    toolchain = ("triton-xpu" if chip.backend == "xpu" else "triton", "torch")
+def row(outcome: Outcome) -> dict[str, Any]:
+    """What a proof says of one implementation."""
     return {
-        "schema": "fla-proof/1",
-        "kind": "compiled",
-        "backend": chip.backend,
-        "arch": chip.profile.arch,
-        "date": f"{datetime.now(timezone.utc):%Y-%m-%d}",
-        "versions": {name: version(name).partition("+")[0] for name in toolchain},
-        "seconds": round(seconds),
-        "implementations": [
-            {
-                "contract": outcome.row.contract,
-                "revision": outcome.row.revision,
-                "directions": sorted({case.direction for case in outcome.cases}),
-                "dtypes": sorted({case.dtype for case in outcome.cases}),
-                "cases": len(outcome.cases),
-                "kernels": len(outcome.kernels),
-                "faults": list(outcome.faults),
-            }
-            for outcome in outcomes
-        ],
-        "kernels": [
-            {"kernel": name, "compiled": len(kernels), **worst(kernels)}
-            for name, kernels in by_function(outcomes).items()
-        ],
+        "contract": outcome.row.contract,
+        "revision": outcome.row.revision,
+        "directions": sorted({case.direction for case in outcome.cases}),
+        "dtypes": sorted({case.dtype for case in outcome.cases}),
+        "cases": len(outcome.cases),
+        "kernels": len(outcome.kernels),
+        "functions": {name: worst(made) for name, made in by_function(outcome.kernels).items()},
+        "faults": list(outcome.faults),
     }
 
 
-def write(path: Path, chip: Target, outcomes: Sequence[Outcome], seconds: float) -> None:
-    """Write the proof."""
-    text = json.dumps(document(chip, outcomes, seconds), indent=1)
-    path.write_text(text + "\n", encoding="utf-8")
+def write(
+    path: Path, kind: str, chip: Target, rows: Sequence[dict[str, Any]], toolchain: Sequence[str]
+) -> None:
+    """Write a proof, for the table of supported hardware.
+
+    Args:
+        path: what it says of other contracts stays, if it was written under the same toolchain.
+        kind: in the words of that table.
+        chip: what was proven for.
+        rows: one a contract.
+        toolchain: distributions whose versions matter.
+    """
+    today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
+    versions = {name: version(name).partition("+")[0] for name in toolchain}
+    found = {str(one["contract"]): {**one, "date": today} for one in rows}
+    if path.exists():
+        old = json.loads(path.read_text(encoding="utf-8"))
+        if old["versions"] == versions:
+            found = {**{one["contract"]: one for one in old["implementations"]}, **found}
+    document = {
+        "schema": "fla-proof/1",
+        "kind": kind,
+        "backend": chip.backend,
+        "arch": chip.profile.arch,
+        "versions": versions,
+        "implementations": [found[contract] for contract in sorted(found)],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
