@@ -100,7 +100,7 @@ class Site:
             text=True,
             env=env,
             cwd=self.folder.parent,
-            timeout=240,
+            timeout=600,
         )
         return Finished(done.returncode, done.stdout, done.stderr)
 

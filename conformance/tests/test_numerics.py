@@ -13,6 +13,8 @@ from fla_conformance.case import Case
 from fla_conformance.grid import grid
 from fla_conformance.inputs import make_inputs
 from fla_conformance.numerics import Gold, gold, gold_of, judge
+from fla_conformance.result import Outcome
+from fla_conformance.run import run_case, targets
 from fla_core.contracts import CONTRACTS
 from fla_core.reference.oracle import oracle
 from plugins_in_process import implementation
@@ -237,3 +239,12 @@ def test_long_calls_are_judged_by_the_same_function(
         for name, value in slow.values.items():
             size = value.abs().max().clamp_min(1e-30) if value.numel() else 1.0
             assert ((value - fast.values[name]) / size).abs().max() < 1e-10, (found.id, name)
+
+
+def test_gates_beside_float64_may_be_computed_in_float32() -> None:
+    """Logits in 16 bits are widened to float32, which is no fault of what goes on in float64."""
+    features = frozenset({"beta_sigmoid", *STATES})
+    call = case("kda", "bwd", "float64").but(features=features, gate_dtype="bfloat16")
+    target = next(t for t in targets("reference") if t.implementation == "reference:kda#chunk")
+    result = run_case(call, target, "L2")
+    assert result.outcome is Outcome.PASS, result.detail

@@ -63,7 +63,8 @@ def test_numeric_fault_is_named(examine: Any) -> None:
     failed = failures(report)
     assert {case["outcome"] for case in failed} == {"fail.numeric"}
     assert all("o: " in case["detail"] and "times the limit" in case["detail"] for case in failed)
-    assert all(max(case["margin"]["block"], case["margin"]["token"]) > 1 for case in failed)
+    limits = [[case["margin"][name] for name in ("block", "token", "gain")] for case in failed]
+    assert all(max(margins) > 1 for margins in limits)
 
 
 HOSTILE = {

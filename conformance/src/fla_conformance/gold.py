@@ -11,7 +11,7 @@ An error that is the same factor everywhere does not average out as roundings do
 inputs make of it, and a part of one rounding for each.
 
 An argument of fewer bits than q (a gate in bfloat16 beside float32) is exact in q's dtype, and is
-moved as little as that.
+moved as little as that; beside float64 as little as float32, in which gates are then computed.
 
 Inputs are moved by no less than ``sqrt(2 n)`` half units in the last place of the accumulator, n
 the terms of the sums over tokens, key channels and value channels, each multiplied and added: where
@@ -136,7 +136,9 @@ def gold_of(inputs: Inputs, seed: int = 0) -> Gold:
     generator = torch.Generator().manual_seed(seed)
     least = _least_move(inputs)
 
-    finest = half_ulp(tensors["q"].dtype)
+    own = half_ulp(tensors["q"].dtype)
+    wide = tensors["q"].dtype == torch.float64
+    finest = least * half_ulp(torch.float32) / half_ulp(torch.float64) if wide else own
 
     def moved(given: Named) -> Named:
         steps = {name: max(min(half_ulp(t.dtype), finest), least) for name, t in given.items()}
@@ -154,7 +156,7 @@ def gold_of(inputs: Inputs, seed: int = 0) -> Gold:
     layouts = {name: Layout(inputs.letters(name), bounds) for name in values}
     budget = inputs.case.definition.numerics
     units = {
-        name: _unit(x[0], x[1:] - x[0], layouts[name], dtypes[name], budget, max(finest, least))
+        name: _unit(x[0], x[1:] - x[0], layouts[name], dtypes[name], budget, max(own, least))
         for name, x in variants.items()
     }
     return Gold(values, units, layouts)
@@ -262,9 +264,10 @@ def _gain_unit(
     if not size:
         return math.inf
     spread = _rms(gain(moves, value))
-    by_chance = _rms(block) / size / math.sqrt(value.numel())
+    # As of independent errors, which a few large elements may dominate.
+    by_chance = _rms(block) / size * float(value.pow(4).sum().sqrt() / value.square().sum())
     # A constant may be rounded once (the scale, to the dtype of q), which no budget multiplies.
-    return math.hypot(spread, by_chance, step / 4, smallest(dtype) / size)
+    return math.hypot(spread, by_chance, max(step, half_ulp(dtype)) / 4, smallest(dtype) / size)
 
 
 def _rms(x: Tensor) -> float:
