@@ -96,7 +96,7 @@ _NARROW_DPAS = ((8, 8, 16),)
 PROFILES = {
     profile.arch: profile
     for profile in (
-        Profile("sm80", multiprocessors=108, shared_memory=163 * KIB),
+        Profile("sm80", multiprocessors=108, shared_memory=163 * KIB, warps=2),
         # Of 16 or 32 columns, 64 rows and 4 warps, with a left factor that another product left in
         # registers, products of Triton 3.6.0 are wrong or fault on an H200.
         Profile(
@@ -107,7 +107,7 @@ PROFILES = {
             matrix=((64, 8, 16),),
         ),
         Profile("sm100", multiprocessors=148, shared_memory=227 * KIB, matrix=((128, 16, 16),)),
-        Profile("sm120", multiprocessors=170, shared_memory=99 * KIB),
+        Profile("sm120", multiprocessors=170, shared_memory=99 * KIB, warps=2),
     )
 }
 """NVIDIA chips, by architecture: A100, H100 and H200, B200, RTX 5090."""
