@@ -15,11 +15,19 @@ import torch
 from torch import Tensor
 
 from fla_core.call import Call
-from fla_triton.calls import boundaries, gradients_of_nothing, new_state, problem_of, start_of
+from fla_triton.calls import (
+    Settled,
+    boundaries,
+    gradients_of_nothing,
+    new_state,
+    problem_of,
+    settled,
+    start_of,
+)
 from fla_triton.delta_plan import DeltaPlan, DeltaTiles, decode_plan, plan
 from fla_triton.delta_stages import Stages
 from fla_triton.kernels.delta_recurrent import delta_recurrent
-from fla_triton.launch import launch
+from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Problem
 from fla_triton.profiles import Profile
 from fla_triton.tables import Choose, no_table
@@ -41,7 +49,8 @@ class Kernels:
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
-        problem = problem_of(call)
+        todo = settled(call, "forward", self._decoding)
+        problem, walk = todo.problem, todo.plan
         o, last = torch.empty_like(call.v), None
         if "final_state" in call.features:
             last = new_state(call, problem)
@@ -50,11 +59,15 @@ class Kernels:
             start = start_of(call)
             if last is not None:
                 last.zero_() if start is None else last.copy_(start)
-        elif problem.longest <= DECODE_TOKENS:
-            decode(call, problem, decode_plan(problem, self.profile), o, last)
+        elif walk is not None:
+            decode(call, todo, o, last)
         else:
             self._chunks(call, problem, o, last)
         return wanted, ()
+
+    def _decoding(self, problem: Problem) -> Launch | None:
+        """How to walk token by token; None where chunks are faster."""
+        return decode_plan(problem, self.profile) if problem.longest <= DECODE_TOKENS else None
 
     def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
         stages = self._stages(call, problem, "forward")
@@ -94,22 +107,21 @@ def _planned(kernels: Kernels, problem: Problem, direction: str) -> DeltaPlan:
     return plan(problem, direction, kernels.profile, kernels.choose(problem, direction))
 
 
-def decode(call: Call, problem: Problem, planned: Launch, o: Tensor, last: Tensor | None) -> None:
+def decode(call: Call, todo: Settled[Launch | None], o: Tensor, last: Tensor | None) -> None:
     """Walk token by token; gates may be those of heads (``g``) or of channels (``gk``, ``gv``)."""
-    q, k, v, beta, start = call.q, call.k, call.v, call.get("beta"), start_of(call)
-    b, w, where = call.get("b"), call.get("w"), boundaries(call)
-    g, gk, gv = call.get("g"), call.get("gk"), call.get("gv")
+    given: Any = call.tensors.get
+    q, beta, b, w, start = (given(name) for name in ("q", "beta", "b", "w", "initial_state"))
+    g, gk, gv = (given(name) for name in ("g", "gk", "gv"))
     if g is not None and g.ndim == 4:
         g, gk = None, g
-    launch(
-        delta_recurrent,
-        planned.grid,
-        (q, k, v, g, gk, gv, beta, b, w, start, o, last, where, q.shape[1], call.scale),
-        {
+
+    def settle() -> Settling:
+        problem, planned = todo.problem, todo.plan
+        assert planned is not None
+        constants = {
             "H": problem.heads,
             "K": problem.K,
             "V": problem.V,
-            **planned.constants,
             "GROUP": problem.heads // q.shape[2],
             "HAS_G": g is not None,
             "HAS_GK": gk is not None,
@@ -120,7 +132,8 @@ def decode(call: Call, problem: Problem, planned: Launch, o: Tensor, last: Tenso
             "HAS_START": start is not None,
             "HAS_LAST": last is not None,
             "VARLEN": problem.packed,
-        },
-        planned.warps,
-        planned.stages,
-    )
+        }
+        return delta_recurrent, planned, constants
+
+    tensors = (q, given("k"), given("v"), g, gk, gv, beta, b, w, start, o, last, boundaries(call))
+    todo.launches.run("decode", (*tensors, q.shape[1], call.scale), settle)

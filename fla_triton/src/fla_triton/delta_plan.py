@@ -15,9 +15,6 @@ STAGES = {
 }
 """Kernels of each direction, in order; ``fused`` is another forward."""
 
-EVERY = 2
-"""Of how many chunks a backward pass keeps the state before one; it forms the others from that."""
-
 OVER_TIME = ("states", "reverse", "fused")
 """Stages with one program for each sequence, head and tile of V."""
 
@@ -90,7 +87,7 @@ def plan(
     tiles = tiles or default_tiles(problem, direction, profile)
     heads = problem.sequences * problem.heads
     blocks = problem.chunks(tiles.C) * problem.heads
-    every = EVERY if direction == "backward" else 1
+    every = every_state(profile) if direction == "backward" else 1
     launches = {}
     for stage, preferred in tiles.stages.items():
         tile = held(preferred, problem, profile)
@@ -105,6 +102,14 @@ def plan(
         shared = memory(problem, stage, tile, tiles.C)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
     return DeltaPlan(tiles.C, launches, every)
+
+
+def every_state(profile: Profile) -> int:
+    """Of how many chunks a backward pass keeps the state before one, to form the others from it.
+
+    That takes registers, which chips have to spare that multiply factors out of shared memory.
+    """
+    return 2 if profile.matrix[0][0] >= 64 else 1
 
 
 def decode_plan(problem: Problem, profile: Profile) -> Launch:
