@@ -104,14 +104,6 @@ def are_paired(level, BT: tl.constexpr):
 
 
 @triton.jit
-def are_ordered_pairs(level, BT: tl.constexpr):
-    """Pairs of the level whose row is the later one."""
-    segment = tokens_at(level, BT) >> level
-    odd = (segment & 1) == 1
-    return (segment[:, None] == segment[None, :] + 1) & odd[:, None]
-
-
-@triton.jit
 def to_middle(level, BT: tl.constexpr):
     """Gates between each token and its group's middle, a later token's own among them.
 
@@ -125,12 +117,3 @@ def to_middle(level, BT: tl.constexpr):
     # The tokens of a gate are neighbours: one comparison, in which those before them wrap.
     place = (tokens_at(level, BT)[:, None] - first[None, :]).to(tl.uint32)
     return place < count.to(tl.uint32)[None, :]
-
-
-@triton.jit
-def from_middle(level, BT: tl.constexpr):
-    """The transpose of ``to_middle``."""
-    tokens = tokens_at(level, BT)
-    segment = tokens >> level
-    joint = segment[:, None] == segment[None, :]
-    return joint & (is_later(level, BT) ^ (tokens[:, None] > tokens[None, :]))

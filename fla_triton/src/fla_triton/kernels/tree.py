@@ -1,4 +1,4 @@
-"""Scores of the pairs of tokens of a block where every key channel has its own decay, by a tree.
+"""Pairs of a block of tokens where every key channel has its own decay: a tree, and its gradients.
 
 With log decays g and their sums G, a block of BT tokens needs
 
@@ -21,11 +21,12 @@ All pairs of a level cross its group's middle, hence their part in the gradient 
 over one side alone: for a later token what its half has from it on, for an earlier one what its
 half has before it, of ``mixed`` times its gradient. Nothing cancels.
 
-Levels are a loop of the kernel, not of the compiler: unrolled, six of them want more registers than
-there are.
+For scores ``pairs`` does this in the fewest instructions. Of gradients the levels are a loop of the
+kernel, not of the compiler: unrolled, they want more registers than there are and take minutes to
+compile.
 
-Flops a block and channel: 2 BT^2 log2(BT) for scores, again for their gradients and for gates, and
-once or twice that for the sums of gates (``spans``).
+Flops a block and channel: 2 BT^2 log2(BT) for gradients of left and right, again for gates (twice
+in float16), and twice that for the sums of gates (``spans``).
 """
 
 import triton
@@ -33,12 +34,6 @@ import triton.language as tl
 
 from fla_triton.kernels.common import load_rows
 from fla_triton.kernels.spans import are_paired, decays, is_later, ones, to_middle
-
-
-@triton.jit
-def own_scores(left, right):
-    """``sum_d left_id right_id`` of each token ``[BT]``: a pair with itself does not decay."""
-    return tl.sum(left.to(tl.float32) * right.to(tl.float32), 1)
 
 
 @triton.jit
