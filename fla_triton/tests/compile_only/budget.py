@@ -17,7 +17,7 @@ MAX_THREADS = 1024
 def allowed_stack(kernel: str, dtype: str, arch: str, constants: dict[str, object]) -> int:
     """Bytes a thread that a kernel may spill: those of the first entry that fits, else none.
 
-    An entry names ``kernel``, ``arch`` and ``dtype`` as patterns, ``bytes``, why, and, where it
+    An entry names ``kernel``, ``arch`` and ``dtype`` as patterns, ``bytes``, ``why``, and, where it
     holds for some sizes alone, ``constants`` and the smallest value of each.
     """
     for entry in json.loads(FILE.read_text(encoding="utf-8"))["spills"]:

@@ -30,7 +30,7 @@ def hoarder(x, out, N: tl.constexpr):
     """A tile that no thread's registers hold, alive across a loop that needs all of it."""
     rows = tl.arange(0, N)
     places = rows[:, None] * N + rows[None, :]
-    kept = tl.load(x + places)
+    kept = tl.load(x + places).to(tl.float32)
     for _ in range(8):
         kept = kept * tl.sum(kept, 0)[None, :] + tl.sum(kept, 1)[:, None]
     tl.store(out + places, kept)
@@ -46,7 +46,7 @@ def overflows(chip: Target) -> list[str]:
 def spills(chip: Target) -> list[str]:
     """What the judges say of a kernel that needs more registers than there are."""
     size = 128
-    tile, warps = torch.empty(size * size), 64 // chip.profile.warp_width
+    tile, warps = torch.empty(size * size, dtype=torch.bfloat16), 64 // chip.profile.warp_width
     return _judged(chip, lambda: hoarder[(1,)](tile, tile, N=size, num_warps=warps))
 
 
