@@ -12,7 +12,7 @@ from torch import Tensor
 from fla_core.call import Call
 from fla_triton.launch import Launches
 from fla_triton.plan import Plan, Problem
-from fla_triton.profiles import PROFILES, Profile
+from fla_triton.profiles import Profile
 
 FEW_TERMS = 64
 """Tokens and channels up to which float32 is multiplied exactly."""
@@ -34,7 +34,7 @@ def problem_of(call: Call) -> Problem:
     )
 
 
-def precision(q: Tensor, problem: Problem, profile: Profile = PROFILES["sm90"]) -> str:
+def precision(q: Tensor, problem: Problem, profile: Profile) -> str:
     """How matrix products of float32 multiply: as torch's own do, in words of the chip's compiler.
 
     Where torch multiplies exactly, three products of TensorFloat32 keep 22 bits, enough for sums of
