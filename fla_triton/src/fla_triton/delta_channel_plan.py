@@ -20,7 +20,7 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTi
     if direction == "forward" and fuses(problem, profile):
         direction = "fused"
     tiles = on_chip(_preferred_tiles(problem, direction), profile)
-    while _most(problem, tiles) > profile.operands:
+    while _most(problem, tiles) > profile.shared_memory:
         less = smaller(tiles, profile.dot_minimum)
         if less == tiles:
             break
