@@ -97,23 +97,20 @@ def both_gradients(
         paired = are_paired(level, C)
         between = ones(to_middle(level, C), dtype)
         factor = decays(between, high, low, PRECISION)
-        earlier = load_rows(k, here, live, h, row, H, K, C, BK) * factor
-        wide = load_rows(q, here, live, h, row, H, K, C, BK) * factor
-        wide = tl.where(later, wide, earlier)
+        both = load_rows(k, here, live, h, row, H, K, C, BK)
+        both = tl.where(later, load_rows(q, here, live, h, row, H, K, C, BK), both)
         pulls = load_rows(reads, here, live, h, 0, H, C, C, C)
         chosen = tl.where(paired, pulls, 0.0).to(dtype)
-        found = tl.dot(chosen, wide.to(dtype), input_precision=PRECISION)
-        crossing = wide * found
-        found *= factor
+        found = tl.dot(chosen, (both * factor).to(dtype), input_precision=PRECISION) * factor
+        crossing = both * found
         dq += tl.where(later, found, 0.0)
         dk += tl.where(later, 0.0, found)
         strength = load_strengths(strengths, here, live, h, row, H, K, C, BK, CHANNELS)
-        wide = earlier * tl.where(later, strength, 1.0)
+        both = load_rows(k, here, live, h, row, H, K, C, BK) * tl.where(later, strength, 1.0)
         pulls = load_rows(errors, here, live, h, 0, H, C, C, C)
         chosen = tl.where(paired, pulls, 0.0).to(dtype)
-        found = tl.dot(chosen, wide.to(dtype), input_precision=PRECISION)
-        crossing += wide * found
-        found *= factor
+        found = tl.dot(chosen, (both * factor).to(dtype), input_precision=PRECISION) * factor
+        crossing += both * found
         dleft += tl.where(later, found, 0.0)
         dk += tl.where(later, 0.0, found)
         if WITH_GATES:
