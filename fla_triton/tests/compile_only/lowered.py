@@ -4,7 +4,7 @@ Kernels are compiled for Intel GPUs without their matrix units and block reads, 
 comes out runs through OpenCL. Host code, launches and kernels are those of a GPU; outputs and
 gradients are judged against the float64 recurrence as the conformance suite does.
 
-    --report FILE    write what ran, for the table of supported hardware; what a file of the same
+    --report FOLDER  write what ran, for the table of supported hardware; what a file of the same
                      toolchain says of other contracts stays
     --control        spoil a mask in the kernels; then the first case of none may pass
     --only TEXT      contracts whose names contain it
@@ -100,7 +100,8 @@ def main() -> int:
         return 1 if spared else 0
     if options.report is not None:
         toolchain = ("triton-xpu", "torch", "intel-opencl-rt")
-        write(options.report, "lowered code run on CPU", target(HOST), proven, toolchain)
+        file = options.report / f"lowered-{HOST}.json"
+        write(file, "lowered code run on CPU", target(HOST), proven, toolchain)
     return 1 if faults else 0
 
 
