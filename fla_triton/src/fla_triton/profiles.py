@@ -86,6 +86,26 @@ def _amd(
     )
 
 
+def _intel(
+    arch: str,
+    units: int,
+    shared_memory: int,
+    matrix: tuple[tuple[int, int, int], ...],
+    registers: int = 65536,
+) -> Profile:
+    """An Intel chip. Its compiler fails over batches of TensorFloat32 products."""
+    return Profile(
+        arch,
+        multiprocessors=units,
+        shared_memory=shared_memory,
+        registers=registers,
+        exact="ieee",
+        fast="ieee",
+        matrix=matrix,
+        pairs=False,
+    )
+
+
 _MFMA = ((32, 32, 8), (16, 16, 16))
 _WIDE_MFMA = ((32, 32, 16), (16, 16, 32))
 _WMMA = ((16, 16, 16),)
@@ -130,9 +150,9 @@ AMD = {
 INTEL = {
     profile.arch: profile
     for profile in (
-        Profile("pvc", 128, 128 * KIB, registers=131072, matrix=_DPAS, pairs=False),
-        Profile("bmg", 20, 128 * KIB, matrix=_DPAS, pairs=False),
-        Profile("dg2", 32, 64 * KIB, matrix=_NARROW_DPAS, pairs=False),
+        _intel("pvc", 128, 128 * KIB, _DPAS, registers=131072),
+        _intel("bmg", 20, 128 * KIB, _DPAS),
+        _intel("dg2", 32, 64 * KIB, _NARROW_DPAS),
     )
 }
 """Intel chips: Data Center GPU Max 1550, Arc B580, Arc A770."""
