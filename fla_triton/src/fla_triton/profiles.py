@@ -93,14 +93,12 @@ def _intel(
     matrix: tuple[tuple[int, int, int], ...],
     registers: int = 65536,
 ) -> Profile:
-    """An Intel chip. Its compiler fails over batches of TensorFloat32 products."""
+    """An Intel chip."""
     return Profile(
         arch,
         multiprocessors=units,
         shared_memory=shared_memory,
         registers=registers,
-        exact="ieee",
-        fast="ieee",
         matrix=matrix,
         pairs=False,
     )

@@ -7,7 +7,7 @@ chip has a process of its own, since kernels remember the compiler they met firs
     --report FOLDER   write what was compiled, for the table of supported hardware; what a file of
                       the same toolchain says of other contracts stays
     --control NAME    compile a kernel that must be found faulty instead
-    --only TEXT       contracts whose names contain it
+    --only TEXT       contracts of these names, a pattern
 """
 
 # ruff: noqa: T201
@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
@@ -78,7 +79,7 @@ def main() -> int:
     parser.add_argument("--thorough", action="store_true")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--control", choices=CONTROLS)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="*")
     options = parser.parse_args()
     if len(options.archs) > 1:
         return each(options.archs)
@@ -88,7 +89,7 @@ def main() -> int:
     if options.control:
         wrong = CONTROLS[options.control](chip)
     else:
-        chosen = [one for one in subjects() if options.only in one.row.contract]
+        chosen = [one for one in subjects() if fnmatchcase(one.row.contract, options.only)]
         made: list[Compiled] = []
         with pretending(chip, made.append):
             outcomes = [outcome_of(one, chip, options.thorough, made) for one in chosen]

@@ -7,7 +7,7 @@ gradients are judged against the float64 recurrence as the conformance suite doe
     --report FOLDER  write what ran, for the table of supported hardware; what a file of the same
                      toolchain says of other contracts stays
     --control        spoil a mask in the kernels; then the first case of none may pass
-    --only TEXT      contracts whose names contain it
+    --only TEXT      contracts of these names, a pattern
     --dtype NAME     cases of this dtype alone
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", type=Path)
     parser.add_argument("--control", action="store_true")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="*")
     parser.add_argument("--dtype", default="")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -88,7 +89,7 @@ def main() -> int:
     proven = []
     with pretending(target(HOST), made.append, runtime):
         for subject in subjects():
-            if options.only not in subject.row.contract:
+            if not fnmatchcase(subject.row.contract, options.only):
                 continue
             todo = [case for case in small_cases(subject) if options.dtype in case.dtype]
             proven.append(prove(subject, todo[: 1 if options.control else None], made, runtime))
