@@ -31,7 +31,7 @@ from compile_only.cases import Subject, cases, subjects
 from compile_only.controls import CONTROLS
 from compile_only.driver import Compiled, pretending
 from compile_only.report import Outcome, row, summary, write
-from compile_only.run import answer
+from compile_only.run import answer, refusal
 from compile_only.targets import Target, target
 from fla_conformance.inputs import make_inputs
 
@@ -90,10 +90,15 @@ def main() -> int:
         wrong = CONTROLS[options.control](chip)
     else:
         chosen = [one for one in subjects() if fnmatchcase(one.row.contract, options.only)]
+        for one in list(chosen):
+            if why := refusal(one, chip):
+                chosen.remove(one)
+                print(f"{one.row.contract} is refused: {why}")
         made: list[Compiled] = []
         with pretending(chip, made.append):
             outcomes = [outcome_of(one, chip, options.thorough, made) for one in chosen]
         wrong = [fault for outcome in outcomes for fault in outcome.faults]
+        wrong += [] if outcomes else ["nothing was compiled"]
         seconds = time.perf_counter() - begin
         print(summary(chip, outcomes, seconds))
         if options.report is not None:

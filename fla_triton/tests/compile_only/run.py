@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from importlib import import_module
 
+import triton
 from torch import Tensor
 
 from compile_only.cases import Subject
 from compile_only.targets import Target
 from fla_conformance.inputs import Inputs
+from fla_core.dispatch.validity import check
 from fla_triton.profiles import EVERY
 from fla_triton.serve import kernels_for
+
+
+def refusal(subject: Subject, chip: Target) -> str:
+    """Why the plugin refuses an implementation for a chip under this compiler; ``""`` if not."""
+    plugin = import_module(f"fla_backend_{chip.backend}.plugin")
+    identity = f"{chip.backend}:{subject.row.contract}#{subject.declaration.variant}"
+    directions, versions = ("forward", "backward"), {"triton": triton.__version__}
+    rows = tuple(plugin.fla_validity())
+    verdict = check(rows, identity, directions, chip.profile.arch, versions)
+    return "" if verdict.ok else verdict.subject
 
 
 def answer(subject: Subject, inputs: Inputs, chip: Target) -> dict[str, Tensor]:
