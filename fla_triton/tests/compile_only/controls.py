@@ -45,9 +45,10 @@ def overflows(chip: Target) -> list[str]:
 
 def spills(chip: Target) -> list[str]:
     """What the judges say of a kernel that needs more registers than there are."""
-    size = 128
-    tile, warps = torch.empty(size * size, dtype=torch.bfloat16), 64 // chip.profile.warp_width
-    return _judged(chip, lambda: hoarder[(1,)](tile, tile, N=size, num_warps=warps))
+    # Threads of wide warps have twice the registers: 256 or 512 elements for each.
+    size = 4 * chip.profile.warp_width
+    tile = torch.empty(size * size, dtype=torch.bfloat16)
+    return _judged(chip, lambda: hoarder[(1,)](tile, tile, N=size, num_warps=2))
 
 
 def _judged(chip: Target, launch: Callable[[], object]) -> list[str]:
