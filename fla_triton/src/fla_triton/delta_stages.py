@@ -32,7 +32,7 @@ class Errors:
             on the way.
         u: errors without a state, ``[B, T, H, V]``; the pass over time turns them into ``v_new``.
         inverse: of each chunk's triangular system, ``[B, T, H, C]``; None where nobody asks.
-        since, into: decays from the chunk's start and to its end, ``[B, T, H]``; None without.
+        since, into: decays from the chunk's start and to its end, ``[slots, H, C]``; None without.
         totals: decay of each chunk, ``[slots, H]``; None without.
     """
 
@@ -112,15 +112,16 @@ class Stages:
         inverse: Tensor | None,
         scores: Tensor | None,
         fold: bool = False,
+        strengths: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Fill what there is room for, ``fold`` with beta in the inverse; decays come with it."""
         call, heads = self.call, self.problem.heads
         q, k, v, g = call.q, call.k, call.v, call.get("g")
         since = into = totals = None
         if g is not None:
-            since, into = float32(k, 2, *k.shape[:3])
+            since, into = self.of_steps(), self.of_steps()
             totals = float32(k, self.problem.chunks(self.todo.C), heads)
-        made = (w, u, inverse, scores, since, into, totals)
+        made = (w, u, inverse, scores, since, into, totals, strengths)
         self._over_chunks(
             "prepare",
             delta_prepare,
@@ -129,9 +130,16 @@ class Stages:
             WITH_ERRORS=w is not None,
             WITH_INVERSE=inverse is not None,
             WITH_SCORES=scores is not None,
+            WITH_STRENGTHS=strengths is not None,
             FOLD=fold,
         )
         return since, into, totals
+
+    def of_steps(self) -> Tensor:
+        """Room for a float32 of each token, chunk by chunk, where a chunk's lie side by side."""
+        return float32(
+            self.call.k, self.problem.chunks(self.todo.C), self.problem.heads, self.todo.C
+        )
 
     def _square(self) -> Tensor:
         """Room for a number of each pair of a chunk's tokens, ``[B, T, H, C]``."""

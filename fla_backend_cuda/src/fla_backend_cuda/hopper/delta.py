@@ -111,15 +111,15 @@ class SolvableErrors(Errors):
 
     Attributes:
         scores: causal scores of q with k, scale and decays in them, ``[B, T, H, C]``.
-        strength: beta in float32, ``[B, T, H]``.
+        strengths: beta in float32, ``[slots, H, C]``.
     """
 
     scores: Tensor
-    strength: Tensor
+    strengths: Tensor
 
     def operands(self, v: Tensor) -> tuple[Tensor | None, ...]:
         """What a pass over time reads, between k and the ends of the state."""
-        solved = (self.strength, self.inverse, self.scores)
+        solved = (self.strengths, self.inverse, self.scores)
         return (None, v, *solved, self.since, self.into, self.totals)
 
 
@@ -144,9 +144,9 @@ class HopperStages(Stages):
     def _solvable(self, u: Tensor) -> SolvableErrors:
         call = self.call
         inverse, scores = self._square(), self._square()
-        decays = self._prepare(None, None, inverse, scores)
-        strength = call.beta.float().contiguous()
-        return SolvableErrors(call.q, call.k, None, u, inverse, *decays, scores, strength)
+        strengths = self.of_steps()
+        decays = self._prepare(None, None, inverse, scores, strengths=strengths)
+        return SolvableErrors(call.q, call.k, None, u, inverse, *decays, scores, strengths)
 
     def _reverse(
         self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None

@@ -215,7 +215,9 @@ def delta_gradients(
             if EVERY == 2:
                 near_k = load_rows(k, before, passed, h, 0, H, K, C, BK)
                 if HAS_G:
-                    weight = tl.load(into + before * H + h, mask=passed, other=0.0)[:, None]
+                    weight = tl.load(into + (place - H) * C + inner, mask=passed, other=0.0)[
+                        :, None
+                    ]
                     kept = tl.load(totals + place - H, mask=second, other=1.0)
                 near_e = load_rows(v_new, before, passed, h, column, H, V, C, BV)
                 state = state.to(tl.float32)

@@ -55,7 +55,7 @@ def delta_outputs(
 ):
     """One program: BV columns of one head's outputs over one sequence.
 
-    ``v`` holds u where the system is not solved here. ``since`` and ``into`` ``[.., H]`` hold
+    ``v`` holds u where the system is not solved here. ``since`` and ``into`` ``[slots, H, C]`` hold
     ``exp(G)`` and ``exp(G_C - G)``; decays of channels are in q, k and w already.
     """
     pid = tl.program_id(0)
@@ -72,9 +72,10 @@ def delta_outputs(
     if HAS_START:
         state += tl.load(start + ends, mask=mask, other=0.0)
     for c in range(tl.cdiv(length, C)):
-        tokens = c * C + tl.arange(0, C)
-        live = tokens < length
-        rows = first + tokens
+        place = (slot + c) * H + h
+        inner = tl.arange(0, C)
+        live = c * C + inner < length
+        rows = first + c * C + inner
         tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
         tile_v = load_rows(v, rows, live, h, column, H, V, C, BV)
         tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
@@ -82,7 +83,7 @@ def delta_outputs(
         narrow = state.to(tile_k.dtype)
         arriving = scale
         if HAS_G:
-            decays = tl.load(since + rows * H + h, mask=live, other=0.0)[:, None]
+            decays = tl.load(since + place * C + inner)[:, None]
             arriving = decays * scale
         if SOLVES:
             tile_x = load_rows(inverse, rows, live, h, 0, H, C, C, C)
@@ -98,9 +99,9 @@ def delta_outputs(
         out = tl.dot(tile_p, new.to(tile_p.dtype), acc=out, input_precision=PRECISION)
         store_rows(o, out, rows, live, h, column, H, V, C, BV)
         if HAS_G:
-            new *= tl.load(into + rows * H + h, mask=live, other=0.0)[:, None]
+            new *= tl.load(into + place * C + inner)[:, None]
         if HAS_G or CHANNEL:
-            state *= load_total(totals, (slot + c) * H + h, HAS_G, CHANNEL, K, BK)
+            state *= load_total(totals, place, HAS_G, CHANNEL, K, BK)
         state = tl.dot(tl.trans(tile_k), new.to(tile_k.dtype), acc=state, input_precision=PRECISION)
     if HAS_LAST:
         tl.store(last + ends, state, mask=mask)

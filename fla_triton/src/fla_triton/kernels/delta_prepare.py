@@ -6,7 +6,8 @@ The errors of one chunk solve a triangular system. With running log decays G,
     w_i = sum_j X_ij beta_j exp(G_j) k_j,   u_i = sum_j X_ij beta_j v_j,   v_new = u - w S.
 
 All chunks at once. Writes too what the passes over time multiply by: ``since`` exp(G_i), ``into``
-exp(G_C - G_i) and ``totals`` exp(G_C). If asked for, X, or X beta in its place (``FOLD``), and the
+exp(G_C - G_i), both ``[slots, H, C]``, and ``totals`` exp(G_C). If asked for, beta in float32
+(``strengths``) beside them, and X, or X beta in its place (``FOLD``), and the
 causal scores ``P_ij = scale (q_i . k_j) exp(G_i - G_j)``; these two are ``[.., H, C]``. Without w
 and u (``WITH_ERRORS``) v is not read.
 
@@ -44,6 +45,7 @@ def delta_prepare(
     since,
     into,
     totals,
+    strengths,
     cu,
     table,
     T,
@@ -58,6 +60,7 @@ def delta_prepare(
     WITH_ERRORS: tl.constexpr,
     WITH_INVERSE: tl.constexpr,
     WITH_SCORES: tl.constexpr,
+    WITH_STRENGTHS: tl.constexpr,
     FOLD: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -80,6 +83,9 @@ def delta_prepare(
         tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
         attend = tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION) * scale
     reading = strength
+    place = (first_slot(first, n, T, C, VARLEN) + c) * H + h
+    if WITH_STRENGTHS:
+        tl.store(strengths + place * C + inner, strength)
     if HAS_G:
         running, until, total, whole, rest, unit = running_gates(
             g, g, rows, live, h, H, C, HAS_G, False
@@ -90,10 +96,9 @@ def delta_prepare(
             attend *= pairs
         arriving = decay(running)
         reading *= arriving
-        tl.store(since + steps, arriving, mask=live)
-        tl.store(into + steps, decay(until), mask=live)
-        slot = first_slot(first, n, T, C, VARLEN) + c
-        tl.store(totals + slot * H + h, decay(total))
+        tl.store(since + place * C + inner, arriving)
+        tl.store(into + place * C + inner, decay(until))
+        tl.store(totals + place, decay(total))
     if WITH_SCORES:
         attend = tl.where(inner[:, None] >= inner[None, :], attend, 0.0)
         store_rows(scores, attend, rows, live, h, 0, H, C, C, C)

@@ -78,8 +78,8 @@ def delta_states(
 ):
     """One program: BV columns of one head's state over one sequence.
 
-    ``into [.., H]`` holds ``exp(G_C - G_s)``; ``states [slots, H, K, V]`` takes the state before
-    each chunk, or every second, in the dtype in which products read it.
+    ``into [slots, H, C]`` holds ``exp(G_C - G_s)``; ``states [slots, H, K, V]`` takes the state
+    before each chunk, or every second, in the dtype in which products read it.
     """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -100,16 +100,16 @@ def delta_states(
         kept, inside = state_places((kept_slot + c // EVERY) * H + h, 0, column, K, V, BK, BV)
         narrow = state.to(states.dtype.element_ty)
         tl.store(states + kept, narrow, mask=inside & (c % EVERY == 0))
-        tokens = c * C + tl.arange(0, C)
-        live = tokens < length
-        rows = first + tokens
+        inner = tl.arange(0, C)
+        live = c * C + inner < length
+        rows = first + c * C + inner
         tile_w = load_rows(w, rows, live, h, 0, H, K, C, BK)
         tile_u = load_rows(u, rows, live, h, column, H, V, C, BV)
         tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
         new = tile_u - tl.dot(tile_w, narrow, input_precision=PRECISION)
         store_rows(v_new, new, rows, live, h, column, H, V, C, BV)
         if HAS_G:
-            new *= tl.load(into + rows * H + h, mask=live, other=0.0)[:, None]
+            new *= tl.load(into + place * C + inner)[:, None]
         if HAS_G or CHANNEL:
             state *= load_total(totals, place, HAS_G, CHANNEL, K, BK)
         state = tl.dot(tl.trans(tile_k), new.to(tile_k.dtype), acc=state, input_precision=PRECISION)
@@ -149,8 +149,8 @@ def delta_state_gradients(
 ):
     """One program: BV columns of the gradient of one head's state, from the last chunk back.
 
-    ``since [.., H]`` holds ``exp(G_s)``; ``dstates`` takes the gradient of the state after each
-    chunk; ``dlast`` is that of the final state, ``dstart`` takes that of the initial one.
+    ``since [slots, H, C]`` holds ``exp(G_s)``; ``dstates`` takes the gradient of the state after
+    each chunk; ``dlast`` is that of the final state, ``dstart`` takes that of the initial one.
     """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -172,9 +172,9 @@ def delta_state_gradients(
         kept, inside = state_places(place, 0, column, K, V, BK, BV)
         narrow = dstate.to(dstates.dtype.element_ty)
         tl.store(dstates + kept, narrow, mask=inside)
-        tokens = c * C + tl.arange(0, C)
-        live = tokens < length
-        rows = first + tokens
+        inner = tl.arange(0, C)
+        live = c * C + inner < length
+        rows = first + c * C + inner
         tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
         tile_dv = load_rows(dv, rows, live, h, column, H, V, C, BV)
         tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
@@ -183,8 +183,8 @@ def delta_state_gradients(
         dnew = tl.dot(tile_k, narrow, input_precision=PRECISION)
         weight = scale
         if HAS_G:
-            dnew *= tl.load(into + rows * H + h, mask=live, other=0.0)[:, None]
-            weight = tl.load(since + rows * H + h, mask=live, other=0.0)[:, None] * scale
+            dnew *= tl.load(into + place * C + inner)[:, None]
+            weight = tl.load(since + place * C + inner)[:, None] * scale
         if HAS_G or CHANNEL:
             dstate *= load_total(totals, place, HAS_G, CHANNEL, K, BK)
         dnew += tile_dv

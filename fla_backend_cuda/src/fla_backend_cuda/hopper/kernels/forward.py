@@ -67,16 +67,17 @@ def _copy(
         mbarrier.wait(empty.index(i), ((c // STAGES) & 1) ^ 1)
         row = first + c * C
         left = length - c * C
+        chunk = (slot + c) * H + h
         copy_tile(k_s.index(i), k + (row * H + h) * K, left, H * K, C, K)
         if CHANNEL:
             copy_tile(w_s.index(i), w + (row * H + h) * K, left, H * K, C, K)
-            copy_steps(total_s.index(i), totals + ((slot + c) * H + h) * K, K, 1, K)
+            copy_steps(total_s.index(i), totals + chunk * K, K)
         else:
-            copy_steps(b_s.index(i), beta + row * H + h, left, H, C)
+            copy_steps(b_s.index(i), beta + chunk * C, C)
             copy_tile(x_s.index(i), inverse + (row * H + h) * C, left, H * C, C, C)
         if HAS_G:
-            copy_steps(since_s.index(i), since + row * H + h, left, H, C)
-            copy_steps(into_s.index(i), into + row * H + h, left, H, C)
+            copy_steps(since_s.index(i), since + chunk * C, C)
+            copy_steps(into_s.index(i), into + chunk * C, C)
         copy_tile(v_s.index(i), v + (row * H + h) * V + column, left, H * V, C, BV)
         if not KEEP:
             copy_tile(q_s.index(i), q + (row * H + h) * K, left, H * K, C, K)
