@@ -93,9 +93,7 @@ class Kernels:
         if do is None:
             do = torch.zeros_like(call.v)
         stages = self._stages(call, problem, "backward")
-        errors = stages.prepare(with_inverse=True)
-        states = stages.states(errors, None)
-        found: Mapping[str, Any] = stages.gradients(errors, states, do, dlast, needs)
+        found: Mapping[str, Any] = stages.gradients(do, dlast, needs)
         return {name: found[name] for name in needs}
 
     def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:

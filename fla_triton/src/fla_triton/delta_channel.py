@@ -131,14 +131,11 @@ class ChannelStages(Stages):
         self._over_chunks("local", scored_dv, (errors.scores, do, dv), ())
 
     def gradients(
-        self,
-        errors: Errors,
-        states: Tensor,
-        do: Tensor,
-        dlast: Tensor | None,
-        needs: frozenset[str],
+        self, do: Tensor, dlast: Tensor | None, needs: frozenset[str]
     ) -> Mapping[str, Tensor | None]:
-        """Gradients of every input, from what forward would have left."""
+        """Gradients of every input; what forward knew is computed anew."""
+        errors = self.prepare(with_inverse=True)
+        states = self.states(errors, None)
         assert isinstance(errors, ScoredErrors)
         call, channels = self.call, self.call.get("b") is not None
         q, k, v, g, start = call.q, call.k, call.v, call.g, start_of(call)

@@ -45,6 +45,10 @@ class Errors:
     into: Tensor | None
     totals: Tensor | None
 
+    def after_reverse(self) -> Errors:
+        """What is read after the pass back over time; the rest's memory is free."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Stages:
@@ -187,19 +191,17 @@ class Stages:
         )
 
     def gradients(
-        self,
-        errors: Errors,
-        states: Tensor,
-        do: Tensor,
-        dlast: Tensor | None,
-        needs: frozenset[str],
+        self, do: Tensor, dlast: Tensor | None, needs: frozenset[str]
     ) -> Mapping[str, Tensor | None]:
-        """Gradients of every input, from what forward would have left."""
+        """Gradients of every input; what forward knew is computed anew."""
+        errors = self.prepare(with_inverse=True)
+        states = self.states(errors, None)
         call, v_new = self.call, errors.u
         q, k, v, g, start = call.q, call.k, call.v, call.get("g"), start_of(call)
         dstart = new_state(call, self.problem) if "initial_state" in needs else None
         dv = torch.empty_like(v)
         dstates = self._reverse(errors, do, dv, dlast, dstart)
+        errors = errors.after_reverse()
         # Each program writes where only itself reads, or where nobody does any more.
         dq = torch.empty_like(q) if errors.w is None else errors.w
         dk = v_new if v_new.shape == k.shape else torch.empty_like(k)

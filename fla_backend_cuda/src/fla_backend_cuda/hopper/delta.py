@@ -114,8 +114,12 @@ class SolvableErrors(Errors):
         strengths: beta in float32, ``[slots, H, C]``.
     """
 
-    scores: Tensor
+    scores: Tensor | None
     strengths: Tensor
+
+    def after_reverse(self) -> Errors:
+        """All but the scores."""
+        return replace(self, scores=None)
 
     def operands(self, v: Tensor) -> tuple[Tensor | None, ...]:
         """What a pass over time reads, between k and the ends of the state."""
