@@ -164,7 +164,7 @@ def split_of_time(problem: Problem, tiles: Tiles, profile: Profile) -> tuple[int
     """
     chunks = -(-problem.longest // tiles.chunk_size)
     programs = problem.sequences * problem.heads * _state_tiles(problem, tiles)
-    segments = min(2 * profile.multiprocessors // programs, chunks // 4)
+    segments = min(2 * profile.multiprocessors // programs, chunks // 4) if programs else 0
     if segments < 3:
         return 1, chunks
     span = -(-chunks // segments)

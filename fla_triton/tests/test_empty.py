@@ -1,0 +1,35 @@
+"""Calls without a sequence or without a token: no kernel runs, and every family answers."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+import pytest
+
+from fla_conformance.case import Case
+from fla_conformance.inputs import make_inputs
+from fla_triton.declared import ROWS, Row
+from fla_triton.profiles import PROFILES
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+
+
+@pytest.mark.parametrize(("batch", "tokens"), [(0, 17), (0, 1), (0, 0), (2, 0)])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.contract)
+def test_nothing_is_computed(row: Row, batch: int, tokens: int) -> None:
+    gate = {"g"}.intersection(row.features)
+    sizes = {"B": batch, "T": tokens, "H": 2, "HV": 2, "K": 16, "V": 8}
+    features = frozenset({"initial_state", "final_state", *row.required, *gate})
+    inputs = make_inputs(Case(row.contract, "bwd", "float32", "chunk", sizes, features))
+    kernels = importlib.import_module(f"fla_triton.{row.family}").Kernels(PROFILES["sm90"])
+    call = inputs.call()
+    (o, last), residuals = kernels.forward(call, True)
+    assert o.shape == (batch, tokens, 2, 8)
+    assert last.equal(call.initial_state)
+    grads = [inputs.grads[name] for name in inputs.output_names]
+    found = kernels.backward(call, residuals, grads, frozenset(inputs.present))
+    assert found["q"].shape == (batch, tokens, 2, 16)
+    assert found["initial_state"].equal(grads[1])
