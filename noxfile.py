@@ -214,6 +214,7 @@ def kernels(session: nox.Session) -> None:
     options = ("--rootdir=fla_triton", f"--timeout={TEST_TIMEOUT_SECONDS}")
     session.run("pytest", *options, "fla_triton/tests", env={"OMP_NUM_THREADS": "1"})
     compile_kernels(session, *COMPILED_IN_CI)
+    compile_kernels(session, "sm90", "--kernels", "fla_backend_cuda.hopper.delta")
 
 
 @nox.session(default=False)

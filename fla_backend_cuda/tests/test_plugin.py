@@ -84,6 +84,24 @@ def test_implementations_are_valid(item: Implementation) -> None:
     assert item.arch == ("sm90",)
 
 
+def test_what_was_seen_of_hoppers_kernels_is_said() -> None:
+    def row(name: str, direction: str, triton: str) -> tuple[str, str]:
+        found = find_row(tuple(plugin.fla_validity()), name, direction, "sm90", {"triton": triton})
+        assert found is not None
+        return found.status, found.reason
+
+    assert row("cuda:kda#hopper", "forward", "3.5.1")[0] == "denied"
+    status, reason = row("cuda:delta_rule#hopper", "backward", "3.6.0")
+    assert (status, "nearly parallel keys" in reason) == ("unverified", True)
+    status, reason = row("cuda:kda#hopper", "backward", "3.6.0")
+    assert (status, "first check" in reason) == ("unverified", True)
+
+
+def test_hoppers_kernels_come_before_the_portable_ones() -> None:
+    variants = [i.variant for i in plugin.fla_implementations() if i.contract == "kda"]
+    assert variants == ["hopper", "chunk"]
+
+
 def test_other_compilers_than_the_one_seen_are_unverified() -> None:
     def status(arch: str, triton: str) -> str:
         rows = tuple(plugin.fla_validity())

@@ -8,6 +8,7 @@ chip has a process of its own, since kernels remember the compiler they met firs
                       the same toolchain says of other contracts stays
     --control NAME    compile a kernel that must be found faulty instead
     --only TEXT       contracts of these names, a pattern
+    --kernels MODULE  a chip's own kernels, its ``FAMILIES``, in place of the portable ones
 """
 
 # ruff: noqa: T201
@@ -22,6 +23,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -80,6 +82,7 @@ def main() -> int:
     parser.add_argument("--report", type=Path)
     parser.add_argument("--control", choices=CONTROLS)
     parser.add_argument("--only", default="*")
+    parser.add_argument("--kernels", metavar="MODULE")
     options = parser.parse_args()
     if len(options.archs) > 1:
         return each(options.archs)
@@ -89,7 +92,8 @@ def main() -> int:
     if options.control:
         wrong = CONTROLS[options.control](chip)
     else:
-        chosen = [one for one in subjects() if fnmatchcase(one.row.contract, options.only)]
+        own = None if options.kernels is None else import_module(options.kernels).FAMILIES
+        chosen = [one for one in subjects(own) if fnmatchcase(one.row.contract, options.only)]
         for one in list(chosen):
             if why := refusal(one, chip):
                 chosen.remove(one)

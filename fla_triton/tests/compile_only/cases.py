@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fla_conformance.case import Case
@@ -11,6 +11,8 @@ from fla_conformance.sense import contradiction
 from fla_core.contracts import CONTRACTS
 from fla_core.plugins import Implementation
 from fla_triton.declared import ROWS, Row, implementations
+from fla_triton.profiles import Profile
+from fla_triton.serve import Kernels
 
 STATES = frozenset({"initial_state", "final_state"})
 DERIVED = frozenset({"varlen", "gva"})
@@ -24,16 +26,29 @@ SIZES = ((64, 64), (128, 128), (60, 100), (256, 256))
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One declared implementation: its row in the table, and the row as plugins register it."""
+    """One declared implementation: its row in the table, and the row as plugins register it.
+
+    Attributes:
+        row, declaration: of the portable kernels.
+        kernels: host code of a chip's own that takes the place of the portable; None for that.
+    """
 
     row: Row
     declaration: Implementation
+    kernels: Callable[[Profile], Kernels] | None = None
 
 
-def subjects() -> list[Subject]:
-    """Everything the portable kernels serve."""
+def subjects(own: Mapping[str, Callable[[Profile], Kernels]] | None = None) -> list[Subject]:
+    """Everything the portable kernels serve, or what a chip's own kernels serve in their place.
+
+    Args:
+        own: the chip's kernels, by the family whose place they take.
+    """
     declared = implementations("fla_triton", ())
-    return [Subject(row, one) for row, one in zip(ROWS, declared, strict=True)]
+    pairs = list(zip(ROWS, declared, strict=True))
+    if own is None:
+        return [Subject(row, one) for row, one in pairs]
+    return [Subject(row, one, own[row.family]) for row, one in pairs if row.family in own]
 
 
 def cases(subject: Subject, thorough: bool) -> list[Case]:

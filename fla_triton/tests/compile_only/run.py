@@ -29,7 +29,9 @@ def answer(subject: Subject, inputs: Inputs, chip: Target) -> dict[str, Tensor]:
     """Outputs, and gradients of every input in a backward case, with what is known of the chip."""
     call = inputs.call()
     package, profile = f"fla_backend_{chip.backend}", chip.profile
-    if profile.arch in EVERY:
+    if subject.kernels is not None:
+        kernels = subject.kernels(profile)
+    elif profile.arch in EVERY:
         kernels = kernels_for(subject.row.family, package, profile.arch)
     else:
         kernels = import_module(f"fla_triton.{subject.row.family}").Kernels(profile)

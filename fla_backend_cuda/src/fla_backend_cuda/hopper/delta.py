@@ -268,3 +268,7 @@ def back_over_time(
         HAS_DSTART=dstart is not None,
     )
     return dstates
+
+
+FAMILIES = {"delta": Kernels, "delta_channel": ChannelKernels}
+"""By the family of portable kernels whose place they take."""
