@@ -187,7 +187,7 @@ def install_kernels(session: nox.Session, *toolchain: str, backends: Iterable[st
     """Install what runs or compiles kernels: a toolchain beside the pinned torch."""
     folders = ("fla_core", "fla_triton", *backends, "conformance")
     editable = [part for folder in folders for part in ("-e", f"./{folder}")]
-    tools = ("editables", "hatchling", "numpy", "pytest", "pytest-timeout")
+    tools = ("editables", "hatchling", "numpy", "pytest", "pytest-timeout", "pytest-xdist")
     session.install("-c", str(CONSTRAINTS), *tools)
     session.install(*toolchain)
     session.install("-c", str(CONSTRAINTS), "--no-build-isolation", *editable)
@@ -212,7 +212,9 @@ def kernels(session: nox.Session) -> None:
     backends = ("fla_backend_cuda", "fla_backend_rocm")
     install_kernels(session, "-c", str(CONSTRAINTS), "triton", backends=backends)
     options = ("--rootdir=fla_triton", f"--timeout={TEST_TIMEOUT_SECONDS}")
-    session.run("pytest", *options, "fla_triton/tests", env={"OMP_NUM_THREADS": "1"})
+    # A test is a process of its own that interprets or compiles: a worker a core, any order.
+    parallel = ("-n", "auto", "--dist", "worksteal")
+    session.run("pytest", *options, *parallel, "fla_triton/tests", env={"OMP_NUM_THREADS": "1"})
     compile_kernels(session, *COMPILED_IN_CI)
     compile_kernels(session, "sm90", "--kernels", "fla_backend_cuda.hopper.delta")
 
