@@ -214,7 +214,8 @@ def kernels(session: nox.Session) -> None:
     options = ("--rootdir=fla_triton", f"--timeout={TEST_TIMEOUT_SECONDS}")
     # A test is a process of its own that interprets or compiles: a worker a core, any order.
     parallel = ("-n", "auto", "--dist", "worksteal")
-    session.run("pytest", *options, *parallel, "fla_triton/tests", env={"OMP_NUM_THREADS": "1"})
+    tests = ("fla_triton/tests", "fla_backend_cuda/tests/test_hopper.py")
+    session.run("pytest", *options, *parallel, *tests, env={"OMP_NUM_THREADS": "1"})
     compile_kernels(session, *COMPILED_IN_CI)
     compile_kernels(session, "sm90", "--kernels", "fla_backend_cuda.hopper.delta")
 

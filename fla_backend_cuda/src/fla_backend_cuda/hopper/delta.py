@@ -48,10 +48,10 @@ def aligned(tensor: Tensor) -> Tensor:
 
 
 def placed(call: Call) -> Call:
-    """The call with every tensor where asynchronous copies can read it."""
-    return replace(
-        call, tensors={n: None if t is None else aligned(t) for n, t in call.tensors.items()}
-    )
+    """The call, or a copy where a tensor does not lie as asynchronous copies need it."""
+    tensors = {n: None if t is None else aligned(t) for n, t in call.tensors.items()}
+    moved = any(tensors[n] is not t for n, t in call.tensors.items())
+    return call.holding(tensors) if moved else call
 
 
 def with_passes(planned: DeltaPlan, problem: Problem) -> DeltaPlan:
