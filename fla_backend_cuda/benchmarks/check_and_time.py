@@ -18,15 +18,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import memcheck
 import torch
 from calls import SHAPES, chosen, narrowed, steps, workloads
 
@@ -36,6 +36,11 @@ from fla_core.cli.calls.bench.runner import Bench, step
 from fla_core.cli.calls.bench.workload import Workload
 
 HERE = Path(__file__).parent
+SHOWN = 60
+"""Lines of a failed proof that are shown; of others the last few."""
+
+Judge = Callable[[int, str], str]
+"""From a process's exit status and output to what is wrong with it, ``""`` if nothing."""
 
 
 def check(options: argparse.Namespace, contracts: Iterable[str]) -> dict[str, bool]:
@@ -86,57 +91,50 @@ def check(options: argparse.Namespace, contracts: Iterable[str]) -> dict[str, bo
 def prove(options: argparse.Namespace, contracts: Iterable[str]) -> bool:
     """Run the proofs side by side, a process for each contract; True when all hold."""
     wanted = [name for name in options.proofs if name != "memcheck"]
-    running = []
+    checker = memcheck.sanitizer() if "memcheck" in options.proofs else None
+    held = "memcheck" not in options.proofs or checker is not None
+    if not held:
+        print(f"memcheck: {memcheck.NAME} is neither in PATH nor beside a toolkit nor in a wheel")
+    running: list[tuple[subprocess.Popen[str], Judge]] = []
     with tempfile.TemporaryDirectory() as folder:
+        if checker is not None:
+            # It must find a fault before its silence means anything.
+            control = [sys.executable, str(HERE / "stray.py")]
+            watched = _started(memcheck.watched(checker, control), memcheck.ENVIRONMENT)
+            running.append((watched, memcheck.control_fault))
         for contract in contracts:
             plain = [sys.executable, str(HERE / "proofs.py"), contract, "--device", options.device]
             plain += ["--plugin", options.plugin, "--variant", options.variant]
-            cache = Path(folder, contract)
-            environment = {**os.environ, "TRITON_CACHE_DIR": str(cache)}
             if wanted:
-                running.append(_started([*plain, "--only", ",".join(wanted)], environment))
-            if "memcheck" in options.proofs and (checker := sanitizer()):
-                line = [
-                    checker,
-                    "--tool",
-                    "memcheck",
-                    "--error-exitcode",
-                    "9",
-                    "--print-limit",
-                    "3",
-                ]
-                # Torch's own pool hides accesses that leave a tensor but not the pool.
-                apart = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-                running.append(_started([*line, *plain, "--only", "odd"], apart))
-            elif "memcheck" in options.proofs:
-                print("memcheck: compute-sanitizer is not on this machine")
-        codes = []
-        for process in running:
+                cache = {"TRITON_CACHE_DIR": str(Path(folder, contract))}
+                started = _started([*plain, "--only", ",".join(wanted)], cache)
+                running.append((started, _fault))
+            if checker is not None:
+                odd = memcheck.watched(checker, [*plain, "--only", "odd"])
+                running.append((_started(odd, memcheck.ENVIRONMENT), memcheck.fault))
+        for process, judge in running:
             text, _ = process.communicate()
-            codes.append(process.returncode)
-            print("\n".join(text.splitlines()[-12:]))
-            if process.returncode:
-                print(f"  ended with {process.returncode}")
-    return not any(codes)
+            trouble = judge(process.returncode, text)
+            lines = text.splitlines()
+            print("\n".join(lines if trouble and len(lines) < SHOWN else lines[-12:]))
+            if trouble:
+                print(f"  {trouble}", flush=True)
+                held = False
+    return held
 
 
-def _started(command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+def _fault(status: int, text: str) -> str:
+    return f"ended with {status}" if status else ""
+
+
+def _started(command: list[str], more: Mapping[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command,
-        env=environment,
+        env={**os.environ, **more},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def sanitizer() -> str | None:
-    """Path of compute-sanitizer, wherever a toolkit or a wheel has put it."""
-    if found := shutil.which("compute-sanitizer"):
-        return found
-    places = [Path("/usr/local"), *(Path(p) / "nvidia" for p in sys.path if p)]
-    files = (f for place in places if place.exists() for f in place.rglob("compute-sanitizer"))
-    return next((str(f) for f in files if f.is_file() and os.access(f, os.X_OK)), None)
 
 
 def timed(options: argparse.Namespace, contracts: Iterable[str]) -> list[Row]:
