@@ -28,7 +28,7 @@ from fla_triton.kernels.common import (
     sequence_at,
     store_rows,
 )
-from fla_triton.kernels.triangular import unit_lower_inverse
+from fla_triton.kernels.triangular import unit_lower_inverse, wide_product
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -108,11 +108,9 @@ def delta_prepare(
     if WITH_INVERSE:
         store_rows(inverse, writing if FOLD else solved, rows, live, h, 0, H, C, C, C)
     if WITH_ERRORS:
-        tile_w = (solved * reading[None, :]).to(tile_k.dtype)
-        tile_w = tl.dot(tile_w, tile_k, input_precision=PRECISION)
+        tile_w = wide_product(solved * reading[None, :], tile_k, PRECISION)
         store_rows(w, tile_w, rows, live, h, 0, H, K, C, BK)
-        writing = writing.to(v.dtype.element_ty)
         for tile in range(NV):
             tile_v = load_rows(v, rows, live, h, tile * BV, H, V, C, BV)
-            tile_u = tl.dot(writing, tile_v, input_precision=PRECISION)
+            tile_u = wide_product(writing, tile_v, PRECISION)
             store_rows(u, tile_u, rows, live, h, tile * BV, H, V, C, BV)

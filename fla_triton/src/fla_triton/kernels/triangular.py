@@ -70,3 +70,19 @@ def unit_lower_inverse(a, C: tl.constexpr, PRECISION: tl.constexpr):
         between = tl.dot(whole, between, input_precision=PRECISION)
         whole -= tl.dot(between, whole, input_precision=PRECISION)
     return whole
+
+
+@triton.jit
+def wide_product(x, factor, PRECISION: tl.constexpr):
+    """``x @ factor`` in float32; of a 16-bit factor with x in two parts of its width.
+
+    For inverses: of nearly parallel keys at strengths of nearly two all entries are about two, of
+    either sign, and their products cancel. One part's rounding put errors of such a chunk at up to
+    1.8 times (bfloat16) and 3.3 times (float16) the limit of their rows, two parts' at half of it.
+    """
+    high = x.to(factor.dtype)
+    acc = tl.dot(high, factor, input_precision=PRECISION)
+    if factor.dtype != tl.float32:
+        low = (x - high.to(tl.float32)).to(factor.dtype)
+        acc = tl.dot(low, factor, acc=acc, input_precision=PRECISION)
+    return acc
