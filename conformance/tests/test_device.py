@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -43,6 +45,52 @@ def test_the_cpu_needs_no_waiting() -> None:
     first = torch.rand(3)
     adapter.seed(3)
     assert torch.equal(torch.rand(3), first)
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu"])
+def test_the_default_asks_torch_for_the_device_it_names(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def answer(name: str, value: object) -> None:
+        real = getattr(torch, kind)
+        assert callable(getattr(real, name))  # what is pretended is there in torch
+
+        def asks(device: object) -> object:
+            asked.append((name, device))
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        setattr(fake, name, asks)
+
+    fake = SimpleNamespace(_is_in_bad_fork=lambda: False)
+    answer("synchronize", None)
+    answer("get_rng_state", torch.zeros(3))
+    answer("mem_get_info", (5, 7))
+    answer("manual_seed_all", None)
+    monkeypatch.setattr(torch, kind, fake)
+    monkeypatch.setattr(torch, "get_device_module", {kind: fake}.__getitem__)
+    adapter, second = DeviceAdapter(f"{kind}:1"), torch.device(kind, 1)
+    adapter.sync()
+    adapter.seed(3)
+    assert len(adapter.generators()) == 2
+    assert adapter.memory() == 5
+    names = ("synchronize", "get_rng_state", "mem_get_info")
+    assert [one for one in asked if one[0] in names] == [(name, second) for name in names]
+    assert ("manual_seed_all", 3) in asked
+
+
+def test_a_driver_that_does_not_say_how_much_memory_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unsupported(device: object) -> tuple[int, int]:
+        raise RuntimeError("The device doesn't support querying the available free memory.")
+
+    fake = SimpleNamespace(mem_get_info=unsupported)
+    monkeypatch.setattr(torch, "get_device_module", {"xpu": fake}.__getitem__)
+    assert DeviceAdapter("xpu:0").memory() == 0
 
 
 def test_a_plugin_brings_its_own() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fla_backend_ascend import plugin
 from fla_core.plugins import Probe, detect
-from fla_core.testing import PluginChecks
+from fla_core.testing import PluginChecks, pretend
 
 
 class TestPlugin(PluginChecks):
@@ -26,7 +26,7 @@ class TestPlugin(PluginChecks):
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pretended machine on which everything is there; tests take something away."""
     fake = SimpleNamespace(
         __version__="2.13.0",
@@ -36,16 +36,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             get_device_name=lambda index: "Ascend910B2",
         ),
     )
-    fake.owners = {"triton-ascend": "3.2.0"}
     torch_npu = ModuleType("torch_npu")
     torch_npu.__version__ = "2.13.0"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch", fake)
     monkeypatch.setitem(sys.modules, "torch_npu", torch_npu)
-    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
-    monkeypatch.setattr(detect, "providers", lambda module: fake.owners)
     monkeypatch.setattr(plugin, "DEVICE_FILES", ("/dev/davinci-of-no-machine",))
     monkeypatch.setenv("ASCEND_HOME_PATH", "/usr/local/Ascend/cann")
-    return fake
+    return pretend(monkeypatch, fake, {"triton-ascend": "3.2.0"}, "triton")
 
 
 def reason(device: str = "npu:0") -> str:

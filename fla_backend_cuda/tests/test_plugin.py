@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +11,9 @@ import pytest
 from fla_backend_cuda import plugin
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.validity import find_row
-from fla_core.plugins import Implementation, Probe, detect
+from fla_core.plugins import Implementation, Probe
 from fla_core.plugins.validate import implementation_problem
-from fla_core.testing import PluginChecks
+from fla_core.testing import PluginChecks, pretend
 from fla_triton.declared import ROWS
 
 
@@ -31,7 +31,7 @@ class TestPlugin(PluginChecks):
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pretended machine on which everything is there; tests take something away."""
     fake = SimpleNamespace(
         __version__="2.11.0",
@@ -44,11 +44,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             get_device_properties=lambda index: SimpleNamespace(gcnArchName="gfx942:xnack-"),
         ),
     )
-    fake.owners = {"triton": "3.6.0"}
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
-    monkeypatch.setattr(detect, "providers", lambda module: fake.owners)
-    return fake
+    return pretend(monkeypatch, fake, {"triton": "3.6.0"}, "triton")
 
 
 def reason(device: str = "cuda:0") -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from fla_backend_rocm import plugin
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.validity import check
-from fla_core.plugins import Implementation, Probe, detect
+from fla_core.plugins import Implementation, Probe
 from fla_core.plugins.load import resolve
 from fla_core.plugins.validate import implementation_problem
-from fla_core.testing import PluginChecks
+from fla_core.testing import PluginChecks, pretend
 from fla_triton.profiles import AMD
 
 
@@ -32,7 +33,7 @@ class TestPlugin(PluginChecks):
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pretended machine on which everything is there; tests take something away."""
     fake = SimpleNamespace(
         __version__="2.11.0",
@@ -45,11 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             get_device_properties=lambda index: SimpleNamespace(gcnArchName="gfx942:xnack-"),
         ),
     )
-    fake.owners = {"triton": "3.6.0"}
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
-    monkeypatch.setattr(detect, "providers", lambda module: fake.owners)
-    return fake
+    return pretend(monkeypatch, fake, {"triton": "3.6.0"}, "triton")
 
 
 def reason(device: str = "cuda:0") -> str:
@@ -147,3 +144,31 @@ def test_two_tritons(machine: Any) -> None:
 def test_triton_that_cannot_be_imported(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     assert reason().startswith("importing triton raised ModuleNotFoundError: ")
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:1"])
+def test_the_torch_of_this_machine_without_a_driver(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if torch.version.hip is not None:
+        pytest.skip("this torch is built with ROCm")
+    pretend(monkeypatch, torch, {"triton": "3.6.0"}, "triton")
+    assert reason(device) == f"torch {torch.__version__} is built without ROCm"
+
+
+def raises(*ignored: object) -> Any:
+    raise SystemError("the driver is broken")
+
+
+@pytest.mark.parametrize(
+    "name", ["is_available", "device_count", "get_device_name", "get_device_properties"]
+)
+def test_whatever_raises_becomes_a_reason(machine: Any, name: str) -> None:
+    setattr(machine.cuda, name, raises)
+    assert reason("cuda:1") == "looking for the device raised SystemError: the driver is broken"
+
+
+def test_builds_that_say_nothing_of_rocm_and_devices_that_are_none(machine: Any) -> None:
+    assert "raised ValueError" in reason("cuda:first")
+    machine.version = SimpleNamespace()
+    assert reason() == "torch 2.11.0 is built without ROCm"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fla_backend_tilelang import plugin
-from fla_core.plugins import Probe, detect
-from fla_core.testing import PluginChecks
+from fla_core.plugins import Probe
+from fla_core.testing import PluginChecks, pretend
 
 
 class TestPlugin(PluginChecks):
@@ -25,7 +25,7 @@ class TestPlugin(PluginChecks):
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pretended machine on which everything is there; tests take something away."""
     fake = SimpleNamespace(
         __version__="2.11.0",
@@ -38,11 +38,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             get_device_properties=lambda index: SimpleNamespace(gcnArchName="gfx942:xnack-"),
         ),
     )
-    fake.owners = {"tilelang": "0.1.15"}
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setitem(sys.modules, "tilelang", ModuleType("tilelang"))
-    monkeypatch.setattr(detect, "providers", lambda module: fake.owners)
-    return fake
+    return pretend(monkeypatch, fake, {"tilelang": "0.1.15"}, "tilelang")
 
 
 def reason(device: str = "cuda:0") -> str:

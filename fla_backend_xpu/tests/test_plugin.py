@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from fla_backend_xpu import plugin
 from fla_backend_xpu.chips import chip_name
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.validity import check
-from fla_core.plugins import Implementation, Probe, detect
+from fla_core.plugins import Implementation, Probe
 from fla_core.plugins.load import resolve
 from fla_core.plugins.validate import implementation_problem
-from fla_core.testing import PluginChecks
+from fla_core.testing import PluginChecks, pretend
 from fla_triton.profiles import INTEL
 
 
@@ -33,7 +34,7 @@ class TestPlugin(PluginChecks):
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pretended machine on which everything is there; tests take something away."""
     fake = SimpleNamespace(
         __version__="2.11.0+xpu",
@@ -44,11 +45,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             get_device_properties=lambda index: SimpleNamespace(version="12.60.7"),
         ),
     )
-    fake.owners = {"pytorch-triton-xpu": "3.6.0"}
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
-    monkeypatch.setattr(detect, "providers", lambda module: fake.owners)
-    return fake
+    return pretend(monkeypatch, fake, {"pytorch-triton-xpu": "3.6.0"}, "triton")
 
 
 def reason(device: str = "xpu:0") -> str:
@@ -147,3 +144,31 @@ def test_two_tritons(machine: Any) -> None:
 def test_triton_that_cannot_be_imported(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton", None)
     assert reason().startswith("importing triton raised ModuleNotFoundError: ")
+
+
+@pytest.mark.parametrize("device", ["xpu", "xpu:0", "xpu:1"])
+def test_the_torch_of_this_machine_without_a_driver(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if torch.xpu.is_available():
+        pytest.skip("this machine has an Intel GPU")
+    pretend(monkeypatch, torch, {"triton-xpu": "3.6.0"}, "triton")
+    assert reason(device) == "torch finds no Intel GPU"
+
+
+def raises(*ignored: object) -> Any:
+    raise SystemError("the driver is broken")
+
+
+@pytest.mark.parametrize(
+    "name", ["is_available", "device_count", "get_device_name", "get_device_properties"]
+)
+def test_whatever_raises_becomes_a_reason(machine: Any, name: str) -> None:
+    setattr(machine.xpu, name, raises)
+    assert reason() == "looking for the device raised SystemError: the driver is broken"
+
+
+def test_builds_that_know_nothing_of_xpu_and_devices_that_are_none(machine: Any) -> None:
+    assert "raised ValueError" in reason("xpu:first")
+    del machine.xpu
+    assert reason() == "torch 2.11.0+xpu has no torch.xpu"

@@ -51,11 +51,12 @@ def _look(device: str) -> Probe:
     # The stock build contains the AMD compiler; AMD's own build carries another name.
     build, triton = detect.triton_build(detect.STOCK, "rocm")
     torch = detect.imported("torch")
-    if torch.version.hip is None:
+    hip = getattr(torch.version, "hip", None)
+    if hip is None:
         raise detect.Unavailable(f"torch {torch.__version__} is built without ROCm")
     detect.check_present(torch.cuda, index, "AMD GPU")
     detect.imported("triton")
-    versions = {"torch": torch.__version__, "hip": torch.version.hip, "triton": triton}
+    versions = {"torch": torch.__version__, "hip": hip, "triton": triton}
     arch = detect.gpu_arch(torch, index)
     found = f"{torch.cuda.get_device_name(index)} with {build} {triton}"
     if not _trial_kernel(index):

@@ -54,6 +54,8 @@ def _look(device: str) -> Probe:
     index = detect.device_index(CARD, device)
     build, triton = detect.triton_build("xpu")
     torch = detect.imported("torch")
+    if not hasattr(torch, "xpu"):
+        raise detect.Unavailable(f"torch {torch.__version__} has no torch.xpu")
     # is_available() is safe on every build; other calls raise AssertionError on one without XPU.
     detect.check_present(torch.xpu, index, "Intel GPU")
     detect.imported("triton")

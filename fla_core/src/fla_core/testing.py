@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fla_core.dispatch.explain import explain
+from fla_core.plugins import detect
 from fla_core.plugins.validate import card_problem
 
 TOOLCHAINS = frozenset({"torch", "torch_npu", "triton", "tilelang"})
@@ -50,6 +51,27 @@ def calls_made_by(package: str, step: Callable[[], object]) -> int:
     finally:
         sys.setprofile(before)
     return made
+
+
+def pretend(monkeypatch: Any, torch: Any, owners: Mapping[str, str], *modules: str) -> Any:
+    """Have probes look at a machine that is not there, until the test ends.
+
+    Args:
+        monkeypatch: pytest's fixture.
+        torch: what ``import torch`` gives; tests take something away from it.
+        owners: version of each distribution that owns the toolchain's module, by name; tests change
+            ``torch.owners``.
+        modules: toolchains that can be imported, and are empty.
+
+    Returns:
+        ``torch``.
+    """
+    monkeypatch.setattr(torch, "owners", dict(owners), raising=False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    for name in modules:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setattr(detect, "providers", lambda module: torch.owners)
+    return torch
 
 
 class PluginChecks:
