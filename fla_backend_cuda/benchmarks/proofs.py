@@ -3,7 +3,7 @@
     python proofs.py CONTRACT [--variant chunk] [--only lengths,repeat,capture]
     python proofs.py CONTRACT --only odd        under compute-sanitizer --tool memcheck
 
-``lengths``: 50 random lengths compile nothing new after the first few. Needs an empty
+``lengths``: 50 random lengths compile nothing new after one call of each kind. Needs an empty
 TRITON_CACHE_DIR, in which what was compiled is counted. ``repeat``: 50 runs give the same bits.
 ``capture``: a captured graph, replayed on other inputs, gives the bits of an eager call. ``odd``:
 sizes that no tile divides, for a memory checker to watch.
@@ -34,8 +34,9 @@ from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.context import use
 
 RUNS = 50
-FEW = 12
-"""Lengths after which nothing new may be compiled: short and long, packed and not, cut or whole."""
+KINDS = ((7, 0), (9, 3), (61, 0), (57, 4), (9001, 0), (9007, 2), (4099, 9))
+"""Tokens and packed sequences (0: a dense row) of one call of each kind: a few tokens and many,
+dense and packed, time cut into segments and whole. Each kind has kernels of its own."""
 
 ODD = ((2, 1, 1, 17, 33), (1, 65, 3, 60, 100), (1, 200, 2, 128, 128), (2, 130, 1, 3, 8))
 
@@ -61,23 +62,24 @@ def shaped(recipe: Recipe, device: torch.device, *sizes: int, packed: int = 0) -
 
 
 def lengths(recipe: Recipe, device: torch.device) -> str:
-    """Count the kernels that each of 50 random lengths compiles."""
+    """Count the kernels that each of 50 random lengths compiles after a call of every kind."""
     if device.type != "cuda":
         return "nothing is compiled for this device"
     draw, compiled = random.Random(0), []
-    for index in range(RUNS):
-        tokens = draw.choice(
-            (draw.randint(1, 64), draw.randint(65, 4096), draw.randint(4097, 9999))
-        )
-        packed = min(tokens, draw.randint(1, 9)) if index % 2 else 0
+    for index in range(len(KINDS) + RUNS):
+        tokens, packed = KINDS[index] if index < len(KINDS) else _drawn(draw)
         tensors(shaped(recipe, device, 1, tokens, 2, 128, 128, packed=packed), recipe, True)
         compiled.append(_compiled())
     if not compiled[-1]:
         return "FAIL nothing was compiled into TRITON_CACHE_DIR, so nothing was counted"
-    late = compiled[-1] - compiled[FEW - 1]
-    grew = [i + 1 for i in range(RUNS) if compiled[i] > (compiled[i - 1] if i else 0)]
-    text = f"{compiled[-1]} kernels, {late} of them after {FEW} lengths; compiled by lengths {grew}"
+    late = compiled[-1] - compiled[len(KINDS) - 1]
+    text = f"{compiled[-1]} kernels, {late} of them by {RUNS} lengths after one call of each kind"
     return text if not late else f"FAIL {text}"
+
+
+def _drawn(draw: random.Random) -> tuple[int, int]:
+    tokens = draw.choice((draw.randint(1, 64), draw.randint(65, 4096), draw.randint(4097, 9999)))
+    return tokens, min(tokens, draw.randint(1, 9)) if draw.random() < 0.5 else 0
 
 
 def _compiled() -> int:

@@ -1,0 +1,42 @@
+"""Random lengths compile nothing that calls of the same kind have not compiled."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="triton is not installed"
+)
+
+
+def specialised(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the driver in a process of its own: kernels remember the compiler they met first."""
+    return subprocess.run(
+        [sys.executable, "-m", "specialised", "sm90", *arguments],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("own", [(), ("--kernels", "fla_backend_cuda.hopper.delta")])
+def test_no_length_compiles_a_kernel_of_its_own(own: tuple[str, ...]) -> None:
+    run = specialised(*own)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "kernels, 0 of them late" in run.stdout
+
+
+def test_numbers_that_are_looked_at_are_found() -> None:
+    run = specialised("--control", "--only", "linear_attn")
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert "linear_attn" in run.stdout
+    assert re.search(r"\w+ at \d+ tokens, \d packed", run.stdout)
