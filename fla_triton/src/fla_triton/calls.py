@@ -19,14 +19,14 @@ FEW_TERMS = 64
 
 
 def problem_of(call: Call) -> Problem:
-    """Sizes of a call; those of packed sequences come from their host copy."""
-    batch, tokens, heads, keys = call.q.shape
+    """Sizes of a call, its heads those of v; of packed sequences the host's copy has lengths."""
+    batch, tokens, heads, _ = call.v.shape
     return Problem(
         sequences=call.num_sequences,
         tokens=batch * tokens,
         longest=tokens if call.seqlens is None else call.seqlens.longest,
         heads=heads,
-        K=keys,
+        K=call.q.shape[3],
         V=call.v.shape[3],
         itemsize=call.q.element_size(),
         packed=call.seqlens is not None,

@@ -14,6 +14,11 @@ from fla_core.plugins import Implementation
 DTYPES = ("float16", "bfloat16", "float32")
 AXES = {"K": AxisRange(1, 256), "V": AxisRange(1, 512)}
 STATES = ("varlen", "initial_state", "final_state")
+POOLED = ("delta", "delta_channel")
+"""Families that read and write states in the slots of a pool."""
+KEYS = ("l2norm", "gva")
+GATE = ("gate", "A_log", "dt_bias")
+STRENGTH = ("beta_sigmoid", "neg_eigval")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,10 @@ ROWS = (
     Row("simple_gla", "scalar_decay", (*STATES, "g", "g_gamma")),
     Row("linear_attn", "scalar_decay"),
     Row("gla", "channel_decay", required=("gk",)),
-    Row("delta_rule", "delta", required=("beta",)),
-    Row("gated_delta_rule", "delta", (*STATES, "g"), required=("beta",)),
-    Row("kda", "delta_channel"),
-    Row("gdn2", "delta_channel"),
+    Row("delta_rule", "delta", (*STATES, "l2norm"), required=("beta",)),
+    Row("gated_delta_rule", "delta", (*STATES, "g", *KEYS, *GATE, *STRENGTH), ("beta",)),
+    Row("kda", "delta_channel", (*STATES, *KEYS, *GATE, "lower_bound", *STRENGTH)),
+    Row("gdn2", "delta_channel", (*STATES, *KEYS, *GATE, "lower_bound")),
 )
 
 
@@ -73,4 +78,5 @@ def implementations(
             forms=("chunk", "recurrent", "parallel"),
             arch=arch,
             claims=frozenset({"deterministic", *claims}),
+            pooled=f"{module}:{row.family}.pooled" if row.family in POOLED else None,
         )

@@ -30,6 +30,7 @@ from fla_triton.kernels.delta_recurrent import delta_recurrent
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Problem
 from fla_triton.profiles import Profile
+from fla_triton.prologue import Prologue, needs_of_base
 from fla_triton.tables import Choose, no_table
 
 Outputs = tuple[Tensor, ...]
@@ -59,10 +60,13 @@ class Kernels:
             start = start_of(call)
             if last is not None:
                 last.zero_() if start is None else last.copy_(start)
-        elif walk is not None:
-            decode(call, todo, o, last)
+            return wanted, ()
+        prologue = Prologue.of(call, self.profile)
+        base = call if prologue is None else prologue.base()
+        if walk is not None:
+            decode(base, todo, o, last)
         else:
-            self._chunks(call, problem, o, last)
+            self._chunks(base, problem, o, last)
         return wanted, ()
 
     def _decoding(self, problem: Problem) -> Launch | None:
@@ -92,8 +96,12 @@ class Kernels:
             return gradients_of_nothing(call, dlast, needs)
         if do is None:
             do = torch.zeros_like(call.v)
-        stages = self._stages(call, problem, "backward")
-        found: Mapping[str, Any] = stages.gradients(do, dlast, needs)
+        prologue = Prologue.of(call, self.profile)
+        base = call if prologue is None else prologue.base()
+        stages = self._stages(base, problem, "backward")
+        found: Mapping[str, Any] = stages.gradients(do, dlast, needs_of_base(needs))
+        if prologue is not None:
+            found = prologue.gradients(found, needs)
         return {name: found[name] for name in needs}
 
     def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:

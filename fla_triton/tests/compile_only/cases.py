@@ -123,4 +123,5 @@ def _case(
         sizes = {"B": 1, "T": sum(lengths), "H": 2}
     named = {**sizes, "HV": sizes["H"], "K": keys, "V": values}
     form = contract.public[0][1]
-    return Case(contract.name, direction, dtype, form, named, features, lengths)
+    options = {"lower_bound": -5.0} if "lower_bound" in features else None
+    return Case(contract.name, direction, dtype, form, named, features, lengths, options=options)

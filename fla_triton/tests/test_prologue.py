@@ -1,0 +1,92 @@
+"""Raw arguments of the delta rules in Triton's interpreter, against the float64 recurrence."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from fla_conformance.case import Case
+from interpreter.cases import FILLS, IDLE, STATES, case, failures
+
+GATE = ("gate", "A_log", "dt_bias")
+STRENGTH = ("beta_sigmoid", "neg_eigval")
+GATED = ("g", "beta", *STATES)
+BOUND = {"lower_bound": -5.0}
+
+
+def grouped(one: Case, group: int) -> Case:
+    """The case with several value heads for each head of q and k."""
+    return one.but(sizes={**one.sizes, "HV": group * one.sizes["H"]})
+
+
+def bounded(one: Case) -> Case:
+    """The case with a gate that is bounded from below."""
+    return one.but(features=one.features | {"lower_bound"}, options=BOUND)
+
+
+SETS = {
+    "heads": [
+        (case("delta_rule", "bfloat16", (1, 70, 1, 60, 32), ("beta", "l2norm", *STATES)), IDLE),
+        (case("delta_rule", "float16", (1, 33, 2, 16, 16), ("beta", "l2norm")), IDLE),
+        (
+            case("gated_delta_rule", "bfloat16", (1, 70, 1, 64, 64), (*GATED, "l2norm", *GATE)),
+            FILLS,
+        ),
+        (
+            case("gated_delta_rule", "float32", (1, 0, 2, 20, 17), (*GATED, *STRENGTH), (33, 0, 8)),
+            IDLE,
+        ),
+    ],
+    "channels": [
+        (case("kda", "bfloat16", (1, 70, 1, 40, 32), (*STATES, "l2norm", *GATE, *STRENGTH)), IDLE),
+        (bounded(case("kda", "float32", (1, 0, 2, 16, 16), ("gate", "l2norm"), (33, 0, 8))), IDLE),
+        (bounded(case("kda", "bfloat16", (1, 66, 1, 16, 16), (*GATE, "beta_sigmoid"))), FILLS),
+        (case("gdn2", "float16", (1, 40, 1, 16, 16), ("l2norm", *GATE)), IDLE),
+    ],
+    "regimes": [
+        (one.but(regime=regime), IDLE)
+        for one, regime in (
+            (case("kda", "float32", (1, 70, 1, 16, 16), GATE), "resets"),
+            (case("kda", "bfloat16", (1, 70, 1, 16, 16), GATE), "long_memory"),
+            (bounded(case("kda", "float32", (1, 70, 1, 16, 16), GATE)), "long_memory"),
+            (bounded(case("kda", "float32", (1, 70, 1, 16, 16), GATE)), "resets"),
+            (case("gated_delta_rule", "float32", (1, 70, 1, 16, 16), (*GATED, *GATE)), "resets"),
+            (
+                case("delta_rule", "bfloat16", (1, 70, 1, 16, 16), ("beta", "l2norm")),
+                "parallel_keys",
+            ),
+        )
+    ],
+    "grouped": [
+        (grouped(case("kda", "bfloat16", (1, 40, 1, 16, 16), ("l2norm", *GATE)), 2), IDLE),
+        (
+            grouped(case("gated_delta_rule", "bfloat16", (1, 70, 2, 20, 17), (*GATED, *GATE)), 2),
+            IDLE,
+        ),
+        (grouped(case("gated_delta_rule", "float32", (1, 40, 1, 16, 16), GATED), 4), IDLE),
+    ],
+    "decoding": [
+        (bounded(case("kda", "bfloat16", (2, 3, 1, 20, 17), (*STATES, *GATE, "l2norm"))), IDLE),
+        (
+            grouped(
+                case(
+                    "gated_delta_rule",
+                    "bfloat16",
+                    (2, 1, 2, 20, 17),
+                    (*GATED, *GATE, *STRENGTH, "l2norm"),
+                    direction="fwd",
+                ),
+                2,
+            ),
+            IDLE,
+        ),
+    ],
+}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.parametrize("name", SETS)
+def test_interpreted_kernels_are_right(name: str, tmp_path: Path) -> None:
+    assert failures(SETS[name], tmp_path) == {}
