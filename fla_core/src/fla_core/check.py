@@ -55,7 +55,7 @@ def check_scale(operator: str, scale: object) -> float:
         if math.isfinite(scale):
             return float(scale)
         raise ContractError(operator, "scale", "a finite number or None", str(scale))
-    raise DtypeError(operator, "scale", "a finite number or None", _kind(scale))
+    raise DtypeError(operator, "scale", "a finite number or None", kind_of(scale))
 
 
 SWITCHES = {
@@ -75,10 +75,11 @@ def check_flags(operator: str, names: Sequence[str], flags: Sequence[object]) ->
         if isinstance(flag, int) and flag in (0, 1):
             continue
         if type(flag).__name__ not in ("bool", "bool_"):  # numpy's, by its names of two ages
-            raise DtypeError(operator, SWITCHES.get(name, name), "True or False", _kind(flag))
+            raise DtypeError(operator, SWITCHES.get(name, name), "True or False", kind_of(flag))
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """A value of the wrong kind, in a few words."""
     if isinstance(value, Tensor):
         return "a tensor"
     # A list may have millions of members, and an array as many lines.
@@ -98,13 +99,14 @@ def _check_kinds(operator: str, contract: Contract, tensors: Mapping[str, Tensor
                 raise DtypeError(operator, spec.name, f"a tensor [{_letters(spec.shape)}]", "None")
         elif not isinstance(value, Tensor):
             raise DtypeError(
-                operator, spec.name, f"a tensor [{_letters(spec.shape)}]", _kind(value)
+                operator, spec.name, f"a tensor [{_letters(spec.shape)}]", kind_of(value)
             )
         elif value.layout != torch.strided or value.is_nested:
-            raise DtypeError(operator, spec.name, "a dense (strided) tensor", _layout(value))
+            raise DtypeError(operator, spec.name, "a dense (strided) tensor", layout_of(value))
 
 
-def _layout(tensor: Tensor) -> str:
+def layout_of(tensor: Tensor) -> str:
+    """How a tensor that is not strided is laid out."""
     return "a nested tensor" if tensor.is_nested else str(tensor.layout)
 
 
@@ -122,12 +124,13 @@ def _check_dtypes(operator: str, contract: Contract, tensors: Mapping[str, Tenso
         tensor = tensors[spec.name]
         if tensor is None:
             continue
-        expected = _dtype_problem(spec, tensor.dtype, q.dtype)
+        expected = dtype_problem(spec, tensor.dtype, q.dtype)
         if expected:
             raise DtypeError(operator, spec.name, expected, dtype_name(tensor.dtype))
 
 
-def _dtype_problem(spec: TensorSpec, dtype: torch.dtype, activation: torch.dtype) -> str:
+def dtype_problem(spec: TensorSpec, dtype: torch.dtype, activation: torch.dtype) -> str:
+    """What a tensor's dtype should be instead, beside that of q; ``""`` where it is right."""
     if spec.dtype == "activation":
         same = dtype == activation
         return "" if same else f"the dtype of q, {dtype_name(activation)}"
@@ -256,7 +259,7 @@ def check_cu_seqlens(operator: str, cu_seqlens: object, argument: str = "cu_seql
     """Check kind, rank and dtype of packed boundaries."""
     expected = "int32 or int64 tensor [N+1]"
     if not isinstance(cu_seqlens, Tensor):
-        raise DtypeError(operator, argument, expected, _kind(cu_seqlens))
+        raise DtypeError(operator, argument, expected, kind_of(cu_seqlens))
     if cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise DtypeError(operator, argument, expected, dtype_name(cu_seqlens.dtype))
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 1:

@@ -35,13 +35,13 @@ def run_forward(
         outputs where a lift needs them in backward (else nothing).
     """
     if not plan.lowerings:
-        base = call if plan.strided else _contiguous(call)
+        base = call if plan.strided else contiguous(call)
         base.memo = call.memo
         outputs, residuals = _run(plan, base, expected, save, first)
         return outputs, residuals, ()
     with torch.no_grad():
         chain = lower(call, plan.lowerings)
-        base = chain[-1] if plan.strided else _contiguous(chain[-1])
+        base = chain[-1] if plan.strided else contiguous(chain[-1])
         base.memo = call.memo
         outputs, residuals = _run(plan, base, expected, save, first)
         names = [spec.name for spec in call.contract.outputs_for(base.features)]
@@ -69,7 +69,8 @@ def _run(
     return outputs, residuals
 
 
-def _contiguous(call: Call) -> Call:
+def contiguous(call: Call) -> Call:
+    """The call with copies of those tensors that are strided."""
     for tensor in call.tensors.values():
         if tensor is not None and not tensor.is_contiguous():
             break
@@ -97,7 +98,7 @@ def run_backward(
         a gradient for each name in ``needs``, in the input's dtype.
     """
     if not plan.lowerings:
-        base = call if plan.strided else _contiguous(call)
+        base = call if plan.strided else contiguous(call)
         base.memo = call.memo
         return _derive(plan, base, residuals, grads, needs)
     with torch.enable_grad():
@@ -107,7 +108,7 @@ def run_backward(
     depends = {n: t for n, t in chain[-1].tensors.items() if t is not None and t.requires_grad}
     base = chain[-1].but(**{n: t.detach() for n, t in depends.items()})
     if not plan.strided:
-        base = _contiguous(base)
+        base = contiguous(base)
     base.memo = call.memo
     found = _derive(plan, base, residuals, inner, frozenset(depends))
     return vjp(list(depends.values()), leaves, [found[name] for name in depends])

@@ -147,6 +147,16 @@ NAMED = {
     "chunk_kda": ("A_log", "dt_bias", "chunk_size"),
     "chunk_gdn2": ("A_log", "dt_bias", "chunk_size"),
 }
+#: States in the slots of a pool, under the names that serving engines use.
+POOL = {
+    "ssm_state_indices": None,
+    "num_accepted_tokens": None,
+    "inplace_final_state": False,
+    "check_state_indices": True,
+}
+POOLED = tuple(
+    f"fused_recurrent_{name}" for name in ("delta_rule", "gated_delta_rule", "kda", "gdn2")
+)
 ALIASES = {
     "chunk_gdn": "chunk_gated_delta_rule",
     "fused_recurrent_gdn": "fused_recurrent_gated_delta_rule",
@@ -191,9 +201,10 @@ def test_parameters_and_defaults(name: str) -> None:
 def test_additions_are_keywords_after_the_rest(name: str) -> None:
     parameters = inspect.signature(getattr(ops, name)).parameters.values()
     extra = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-    assert [p.name for p in extra] == [*NAMED.get(name, ()), "backend"]
+    pool = tuple(POOL) if name in POOLED else ()
+    assert [p.name for p in extra] == [*NAMED.get(name, ()), *pool, "backend"]
     for p in extra:
-        assert p.default is (False if p.name == "use_gate_in_kernel" else None)
+        assert p.default is {**POOL, "use_gate_in_kernel": False}.get(p.name)
 
 
 @pytest.mark.parametrize("name", SIGNATURES)

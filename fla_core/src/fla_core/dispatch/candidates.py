@@ -53,7 +53,7 @@ class Candidate:
         return replace(self.domain, axes=axes, relations=tuple(relations))
 
     def function(self, role: str) -> Any:
-        """``forward``, ``backward``, ``residuals`` or ``verifier``, imported once; None if absent.
+        """A function of the implementation by its field's name, imported once; None if absent.
 
         A failing import leaves the plugin broken: read ``record.failure``.
         """

@@ -36,6 +36,7 @@ class Plan:
         residuals: ``residuals(call)``, None when there are none.
         strided: any strides are fine; otherwise tensors must be contiguous.
         mark: number that tells this decision's residuals from those of others.
+        pooled: ``pooled(call, slots)``, None where core copies states out of a pool and back.
     """
 
     decision: Decision
@@ -49,6 +50,7 @@ class Plan:
     residuals: Callable[..., Any] | None
     strided: bool
     mark: int
+    pooled: Callable[..., Any] | None = None
 
     def annotate(self, error: BaseException) -> None:
         """Note on an error that left an implementation which one it was and why it was chosen."""
@@ -182,7 +184,7 @@ def _named(contract: Contract, dtypes: tuple[Any, ...]) -> dict[str, str]:
 
 
 def _plan(decision: Decision, candidate: Candidate, fitted: Fit) -> Plan:
-    backward = candidate.function("backward")
+    backward, pooled = candidate.function("backward"), candidate.function("pooled")
     watch = RUNTIME.trace.watch
     return Plan(
         decision=decision,
@@ -196,4 +198,5 @@ def _plan(decision: Decision, candidate: Candidate, fitted: Fit) -> Plan:
         residuals=candidate.function("residuals"),
         strided=candidate.implementation.strided,
         mark=zlib.crc32(decision.plan.encode()),
+        pooled=None if pooled is None else watch(pooled, "pooled", decision),
     )

@@ -201,7 +201,7 @@ def _report_fault(state: Search, candidate: Candidate, verdict: Verdict) -> None
 
 
 def _load(candidate: Candidate) -> Verdict:
-    for role in ("forward", "backward", "residuals"):
+    for role in ("forward", "backward", "residuals", "pooled"):
         candidate.function(role)
     failure = candidate.record.failure
     return OK if failure is None else Verdict(Reason.STATE, candidate.record.summary())

@@ -38,7 +38,7 @@ class Run:
     """One call of a function of an implementation.
 
     Attributes:
-        direction: ``"forward"`` or ``"backward"``.
+        direction: ``"forward"``, ``"backward"`` or ``"pooled"``.
         plan: ``"acme:kda#chunk (lowered: l2norm)"``.
         operator: public name the call was made under.
     """

@@ -15,6 +15,7 @@ from fla_core.errors import DtypeError, UnsupportedError
 from fla_core.invoke import invoke
 from fla_core.ops._keywords import chunk_hint, leftover
 from fla_core.ops._shared import Result, pair
+from fla_core.pooled import Asked, invoke_pooled
 from fla_core.prepare import Operator, operator
 
 _CHUNK = operator("chunk_delta_rule")
@@ -119,17 +120,30 @@ def fused_recurrent_delta_rule(
     use_qk_l2norm_in_kernel: bool = False,
     cu_seqlens: Tensor | None = None,
     *,
+    ssm_state_indices: Tensor | None = None,
+    num_accepted_tokens: Tensor | None = None,
+    inplace_final_state: bool = False,
+    check_state_indices: bool = True,
     backend: str | None = None,
 ) -> Result:
     """:func:`chunk_delta_rule` token by token, for decoding.
 
     ``beta`` is ``[B, T, H]``, ``[B, T, H, V]`` (a strength for each value channel) or None (ones).
+
+    ``ssm_state_indices`` and the arguments after it, for states in the slots of a pool, are those
+    of :func:`fla_core.ops.fused_recurrent_gated_delta_rule`.
     """
+    tensors = (q, k, v, beta, initial_state)
+    flags = (output_final_state, use_qk_l2norm_in_kernel)
+    if ssm_state_indices is not None or num_accepted_tokens is not None or inplace_final_state:
+        given = ssm_state_indices, num_accepted_tokens, inplace_final_state, check_state_indices
+        asked = Asked(scale, cu_seqlens, backend, (), *given)
+        return invoke_pooled(_RECURRENT, tensors, flags, asked)
     return pair(
         invoke(
             _RECURRENT,
-            (q, k, v, beta, initial_state),
-            (output_final_state, use_qk_l2norm_in_kernel),
+            tensors,
+            flags,
             scale=scale,
             cu_seqlens=cu_seqlens,
             backend=backend,

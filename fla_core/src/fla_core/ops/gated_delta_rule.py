@@ -27,6 +27,7 @@ from fla_core.ops._keywords import (
     unused_chunk_indices,
 )
 from fla_core.ops._shared import Result
+from fla_core.pooled import Asked, invoke_pooled
 from fla_core.prepare import Operator, operator
 
 
@@ -156,6 +157,10 @@ def fused_recurrent_gated_delta_rule(
     state_v_first: bool = False,
     cu_seqlens: Tensor | None = None,
     *,
+    ssm_state_indices: Tensor | None = None,
+    num_accepted_tokens: Tensor | None = None,
+    inplace_final_state: bool = False,
+    check_state_indices: bool = True,
     backend: str | None = None,
     **kwargs: Any,
 ) -> Result:
@@ -167,23 +172,44 @@ def fused_recurrent_gated_delta_rule(
         gv: log decay of value channels ``[B, T, HV, V]``.
         beta: ``[B, T, HV]``, ``[B, T, HV, V]`` (a strength for each value channel), or None (ones).
 
+    Args, where states lie in a pool (forward only; ``state_v_first`` is the layout of its slots):
+        initial_state: the pool ``[slots, HV, K, V]``, any floating dtype. Slots are contiguous and
+            may lie apart.
+        ssm_state_indices: the slot of each sequence ``[N]``, int32 or int64, or with one for each
+            token ``[N, S]``. -1 skips the sequence: no slot is touched, its outputs are zeros.
+        num_accepted_tokens: ``[N]`` beside ``[N, S]``, int32 or int64: sequence n starts from slot
+            ``ssm_state_indices[n, num_accepted_tokens[n] - 1]``; ones when None.
+        inplace_final_state: write into the pool, each sequence's last state to its slot, or with
+            ``[N, S]`` the state after token t to ``ssm_state_indices[n, t]``, which is dropped
+            where that is -1. No other slot is touched. ``output_final_state`` then returns the
+            pool. When False the pool is only read, and the final state is ``[N, HV, K, V]``.
+        check_state_indices: check the slots' numbers, which copies them to the host once for each
+            new or changed tensor on an accelerator. When False, or under graph capture, kernels
+            skip what is out of range, and of two sequences in one slot the later write stands.
+
     The other arguments, the result and the errors are those of :func:`chunk_gated_delta_rule`.
     """
     if kwargs:
         state_v_first = leftover(
             _RECURRENT.title, fused_recurrent_gated_delta_rule, kwargs, state_v_first
         )
+    tensors = (q, k, v, g, gk, gv, beta, A_log, dt_bias, initial_state)
+    flags = (
+        output_final_state,
+        use_qk_l2norm_in_kernel,
+        use_gate_in_kernel,
+        use_beta_sigmoid_in_kernel,
+        allow_neg_eigval,
+        state_v_first,
+    )
+    if ssm_state_indices is not None or num_accepted_tokens is not None or inplace_final_state:
+        given = ssm_state_indices, num_accepted_tokens, inplace_final_state, check_state_indices
+        asked = Asked(scale, cu_seqlens, backend, (), *given)
+        return invoke_pooled(_RECURRENT, tensors, flags, asked)
     outputs = invoke(
         _RECURRENT,
-        (q, k, v, g, gk, gv, beta, A_log, dt_bias, initial_state),
-        (
-            output_final_state,
-            use_qk_l2norm_in_kernel,
-            use_gate_in_kernel,
-            use_beta_sigmoid_in_kernel,
-            allow_neg_eigval,
-            state_v_first,
-        ),
+        tensors,
+        flags,
         scale,
         cu_seqlens,
         None,

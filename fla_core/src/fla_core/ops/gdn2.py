@@ -23,6 +23,7 @@ from fla_core.ops._keywords import (
     no_context_parallel,
 )
 from fla_core.ops._shared import Result
+from fla_core.pooled import Asked, invoke_pooled
 from fla_core.prepare import Operator, operator
 
 
@@ -159,26 +160,39 @@ def fused_recurrent_gdn2(
     state_v_first: bool = False,
     cu_seqlens: Tensor | None = None,
     *,
+    ssm_state_indices: Tensor | None = None,
+    num_accepted_tokens: Tensor | None = None,
+    inplace_final_state: bool = False,
+    check_state_indices: bool = True,
     backend: str | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """GDN-2 token by token, for decoding. It has gradients.
 
     Arguments, result and errors are those of :func:`chunk_gdn2`.
+
+    ``ssm_state_indices`` and the arguments after it, for states in the slots of a pool, are those
+    of :func:`fla_core.ops.fused_recurrent_gated_delta_rule`.
     """
     if kwargs:
         state_v_first = leftover(_RECURRENT.title, fused_recurrent_gdn2, kwargs, state_v_first)
+    tensors = (q, k, v, g, b, w, A_log, dt_bias, initial_state)
+    flags = (
+        output_final_state,
+        use_qk_l2norm_in_kernel,
+        use_gate_in_kernel,
+        use_gate_in_kernel and lower_bound is not None,
+        False,
+        state_v_first,
+    )
+    if ssm_state_indices is not None or num_accepted_tokens is not None or inplace_final_state:
+        given = ssm_state_indices, num_accepted_tokens, inplace_final_state, check_state_indices
+        asked = Asked(scale, cu_seqlens, backend, (lower_bound,), *given)
+        return invoke_pooled(_RECURRENT, tensors, flags, asked)
     outputs = invoke(
         _RECURRENT,
-        (q, k, v, g, b, w, A_log, dt_bias, initial_state),
-        (
-            output_final_state,
-            use_qk_l2norm_in_kernel,
-            use_gate_in_kernel,
-            use_gate_in_kernel and lower_bound is not None,
-            False,
-            state_v_first,
-        ),
+        tensors,
+        flags,
         scale,
         cu_seqlens,
         None,

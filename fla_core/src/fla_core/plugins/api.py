@@ -75,6 +75,10 @@ class Implementation:
         strided: accepts any strides; otherwise core hands over contiguous tensors.
         claims: promises that the conformance suite proves (``"deterministic"``,
             ``"graph_capture"``, ``"batch_invariant"``).
+        pooled: ``pooled(call, slots) -> outputs``, for calls whose states lie in the slots of a
+            pool; see :class:`fla_core.slots.Slots`. The call has no initial state, and asks for a
+            final one only where the pool is left as it is. None lets core copy states out of the
+            pool, call ``forward`` and copy them back.
     """
 
     contract: str
@@ -91,6 +95,7 @@ class Implementation:
     reads: tuple[str, ...] = ()
     strided: bool = False
     claims: frozenset[str] = frozenset()
+    pooled: Loadable | None = None
 
 
 @dataclass(frozen=True, slots=True)

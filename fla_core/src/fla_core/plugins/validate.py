@@ -94,6 +94,7 @@ def _implementation_fields(item: Any) -> str:
         ("backward", True),
         ("residuals", True),
         ("verifier", True),
+        ("pooled", True),
     ):
         value = getattr(item, field)
         if value is None and optional:
