@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from fla_core.call import Call
+from fla_core.slots import Slots
 from fla_triton.calls import (
     Settled,
     boundaries,
+    float32,
     gradients_of_nothing,
     new_state,
     problem_of,
@@ -26,7 +28,7 @@ from fla_triton.calls import (
 )
 from fla_triton.delta_plan import DeltaPlan, DeltaTiles, decode_plan, plan
 from fla_triton.delta_stages import Stages
-from fla_triton.kernels.delta_recurrent import delta_recurrent
+from fla_triton.kernels.delta_recurrent import delta_pooled, delta_recurrent
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Problem
 from fla_triton.profiles import Profile
@@ -68,6 +70,17 @@ class Kernels:
         else:
             self._chunks(base, problem, o, last)
         return wanted, ()
+
+    def pooled(self, call: Call, slots: Slots) -> Outputs:
+        """Compute ``o`` token by token from states in a pool, and leave them there if asked to."""
+        todo = settled(call, "pooled", lambda problem: decode_plan(problem, self.profile))
+        o, last = torch.empty_like(call.v), None
+        if "final_state" in call.features:
+            last = float32(call.q, slots.indices.shape[0], *slots.pool.shape[1:])
+        prologue = Prologue.of(call, self.profile)
+        base = call if prologue is None else prologue.base()
+        decode_pooled(base, slots, todo, o, last)
+        return (o,) if last is None else (o, last)
 
     def _decoding(self, problem: Problem) -> Launch | None:
         """How to walk token by token; None where chunks are faster."""
@@ -115,31 +128,70 @@ def _planned(kernels: Kernels, problem: Problem, direction: str) -> DeltaPlan:
 
 def decode(call: Call, todo: Settled[Launch | None], o: Tensor, last: Tensor | None) -> None:
     """Walk token by token; gates may be those of heads (``g``) or of channels (``gk``, ``gv``)."""
-    given: Any = call.tensors.get
-    q, beta, b, w, start = (given(name) for name in ("q", "beta", "b", "w", "initial_state"))
-    g, gk, gv = (given(name) for name in ("g", "gk", "gv"))
-    if g is not None and g.ndim == 4:
-        g, gk = None, g
+    operands, start = _operands(call), start_of(call)
 
     def settle() -> Settling:
-        problem, planned = todo.problem, todo.plan
-        assert planned is not None
-        constants = {
-            "H": problem.heads,
-            "K": problem.K,
-            "V": problem.V,
-            "GROUP": problem.heads // q.shape[2],
-            "HAS_G": g is not None,
-            "HAS_GK": gk is not None,
-            "HAS_GV": gv is not None,
-            "HAS_BETA": beta is not None,
-            "BETA_OF_CHANNELS": beta is not None and beta.ndim == 4,
-            "HAS_STRENGTHS": b is not None,
-            "HAS_START": start is not None,
-            "HAS_LAST": last is not None,
-            "VARLEN": problem.packed,
-        }
-        return delta_recurrent, planned, constants
+        assert todo.plan is not None
+        constants = {"HAS_START": start is not None, "HAS_LAST": last is not None}
+        return delta_recurrent, todo.plan, {**_step_constants(todo.problem, operands), **constants}
 
-    tensors = (q, given("k"), given("v"), g, gk, gv, beta, b, w, start, o, last, boundaries(call))
-    todo.launches.run("decode", (*tensors, q.shape[1], call.scale), settle)
+    tensors = (*operands, start, o, last, boundaries(call))
+    todo.launches.run("decode", (*tensors, call.q.shape[1], call.scale), settle)
+
+
+def decode_pooled(
+    call: Call, slots: Slots, todo: Settled[Launch], o: Tensor, last: Tensor | None
+) -> None:
+    """:func:`decode` with states in the slots of a pool."""
+    operands, pool = _operands(call), slots.pool
+    apart = pool.stride(0)
+    # Slots whole vectors apart are read and written in vectors.
+    unit = 1 if apart % 16 else 16
+
+    def settle() -> Settling:
+        constants = {
+            "SPAN": slots.span,
+            "EACH": slots.each and slots.inplace,
+            "HAS_ACCEPTED": slots.accepted is not None,
+            "INPLACE": slots.inplace,
+            "HAS_LAST": last is not None,
+            "V_FIRST": slots.v_first,
+            "UNIT": unit,
+        }
+        return delta_pooled, todo.plan, {**_step_constants(todo.problem, operands), **constants}
+
+    where = (pool, slots.indices, slots.accepted, o, last, boundaries(call))
+    numbers = (call.q.shape[1], call.scale, apart // unit, pool.shape[0])
+    todo.launches.run("pooled", (*operands, *where, *numbers), settle)
+
+
+Operands = tuple[Tensor | None, ...]
+
+
+def _operands(call: Call) -> Operands:
+    """What ``delta_step`` reads, in its order."""
+    given: Any = call.tensors.get
+    g, gk = given("g"), given("gk")
+    if g is not None and g.ndim == 4:
+        g, gk = None, g
+    tokens = (given(name) for name in ("q", "k", "v"))
+    return *tokens, g, gk, *(given(name) for name in ("gv", "beta", "b", "w"))
+
+
+def _step_constants(problem: Problem, operands: Operands) -> dict[str, Any]:
+    q, _, _, g, gk, gv, beta, b, _ = operands
+    assert q is not None
+    return {
+        "H": problem.heads,
+        "K": problem.K,
+        "V": problem.V,
+        "GROUP": problem.heads // q.shape[2],
+        "HAS_G": g is not None,
+        "HAS_GK": gk is not None,
+        "HAS_GV": gv is not None,
+        "HAS_BETA": beta is not None,
+        "BETA_OF_CHANNELS": beta is not None and beta.ndim == 4,
+        "HAS_STRENGTHS": b is not None,
+        "SINGLE": problem.longest == 1 and not problem.packed,
+        "VARLEN": problem.packed,
+    }

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fla_core.call import Call
+from fla_core.slots import Slots
 from fla_triton.families import FAMILIES
 from fla_triton.profiles import EVERY
 from fla_triton.tables import load
@@ -38,7 +39,7 @@ class Kernels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What an implementation names as its forward and backward.
+    """What an implementation names as its forward and backward, and for states in a pool.
 
     Attributes:
         on: the family's kernels for a device index.
@@ -59,6 +60,12 @@ class Served:
     ) -> Mapping[str, Tensor]:
         """Gradients of the inputs in ``needs``."""
         return self.on(call.q.device.index).backward(call, residuals, grads, needs)
+
+    def pooled(self, call: Call, slots: Slots) -> Outputs:
+        """Outputs of a call whose states lie in a pool, of a family that knows one."""
+        kernels: Any = self.on(call.q.device.index)
+        outputs: Outputs = kernels.pooled(call, slots)
+        return outputs
 
 
 def served(on: Callable[[int | None], Kernels]) -> Served:

@@ -18,6 +18,61 @@ import triton.language as tl
 from fla_triton.kernels.common import sequence_at, state_places, step_decay
 
 
+@triton.jit
+def delta_step(
+    state,
+    q,
+    k,
+    v,
+    g,
+    gk,
+    gv,
+    beta,
+    b,
+    w,
+    row,
+    shared,
+    keys,
+    values,
+    scale,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    HAS_G: tl.constexpr,
+    HAS_GK: tl.constexpr,
+    HAS_GV: tl.constexpr,
+    HAS_BETA: tl.constexpr,
+    BETA_OF_CHANNELS: tl.constexpr,
+    HAS_STRENGTHS: tl.constexpr,
+):
+    """The state after one token, and its output, of a tile of columns.
+
+    ``row`` is the token's place among value heads, ``shared`` that among heads of q and k.
+    """
+    key = tl.load(k + shared * K + keys, mask=keys < K, other=0.0).to(tl.float32)
+    query = tl.load(q + shared * K + keys, mask=keys < K, other=0.0).to(tl.float32)
+    error = tl.load(v + row * V + values, mask=values < V, other=0.0).to(tl.float32)
+    if HAS_G:
+        state *= step_decay(tl.load(g + row).to(tl.float32))
+    if HAS_GK:
+        gate = tl.load(gk + row * K + keys, mask=keys < K, other=0.0).to(tl.float32)
+        state *= step_decay(gate)[:, None]
+    if HAS_GV:
+        gate = tl.load(gv + row * V + values, mask=values < V, other=0.0).to(tl.float32)
+        state *= step_decay(gate)[None, :]
+    erased = key
+    if HAS_STRENGTHS:
+        erased *= tl.load(b + row * K + keys, mask=keys < K, other=0.0).to(tl.float32)
+        error *= tl.load(w + row * V + values, mask=values < V, other=0.0).to(tl.float32)
+    error -= tl.sum(erased[:, None] * state, 0)
+    out = tl.sum(query[:, None] * state, 0)
+    if BETA_OF_CHANNELS:
+        error *= tl.load(beta + row * V + values, mask=values < V, other=0.0).to(tl.float32)
+    elif HAS_BETA:
+        error *= tl.load(beta + row).to(tl.float32)
+    state += key[:, None] * error[None, :]
+    return state, (out + tl.sum(key * query) * error) * scale
+
+
 @triton.jit(do_not_specialize=["T", "scale"])
 def delta_recurrent(
     q,
@@ -49,11 +104,13 @@ def delta_recurrent(
     HAS_STRENGTHS: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_LAST: tl.constexpr,
+    SINGLE: tl.constexpr,
     VARLEN: tl.constexpr,
 ):
     """One program: BV columns of one head of one sequence, every token.
 
-    H counts value heads; ``GROUP`` of them share one head of q and k.
+    H counts value heads; ``GROUP`` of them share one head of q and k. ``SINGLE`` says that every
+    sequence has one token: without a loop, a token's loads do not wait for the state.
     """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -65,35 +122,152 @@ def delta_recurrent(
     keys = tl.arange(0, BK)
     values = column + tl.arange(0, BV)
     places, mask = state_places(head, 0, column, K, V, BK, BV)
-    state = tl.zeros([BK, BV], dtype=tl.float32)
     if HAS_START:
-        state += tl.load(start + places, mask=mask, other=0.0)
-    for t in range(length):
+        state = tl.load(start + places, mask=mask, other=0.0).to(tl.float32)
+    else:
+        state = tl.zeros([BK, BV], dtype=tl.float32)
+    for t in range(1 if SINGLE else length):
         row = (first + t) * H + h
         shared = (first + t) * (H // GROUP) + h // GROUP
-        key = tl.load(k + shared * K + keys, mask=keys < K, other=0.0).to(tl.float32)
-        query = tl.load(q + shared * K + keys, mask=keys < K, other=0.0).to(tl.float32)
-        error = tl.load(v + row * V + values, mask=values < V, other=0.0).to(tl.float32)
-        if HAS_G:
-            state *= step_decay(tl.load(g + row).to(tl.float32))
-        if HAS_GK:
-            gate = tl.load(gk + row * K + keys, mask=keys < K, other=0.0).to(tl.float32)
-            state *= step_decay(gate)[:, None]
-        if HAS_GV:
-            gate = tl.load(gv + row * V + values, mask=values < V, other=0.0).to(tl.float32)
-            state *= step_decay(gate)[None, :]
-        erased = key
-        if HAS_STRENGTHS:
-            erased *= tl.load(b + row * K + keys, mask=keys < K, other=0.0).to(tl.float32)
-            error *= tl.load(w + row * V + values, mask=values < V, other=0.0).to(tl.float32)
-        error -= tl.sum(erased[:, None] * state, 0)
-        out = tl.sum(query[:, None] * state, 0)
-        if BETA_OF_CHANNELS:
-            error *= tl.load(beta + row * V + values, mask=values < V, other=0.0).to(tl.float32)
-        elif HAS_BETA:
-            error *= tl.load(beta + row).to(tl.float32)
-        state += key[:, None] * error[None, :]
-        out = (out + tl.sum(key * query) * error) * scale
+        state, out = delta_step(
+            state,
+            q,
+            k,
+            v,
+            g,
+            gk,
+            gv,
+            beta,
+            b,
+            w,
+            row,
+            shared,
+            keys,
+            values,
+            scale,
+            K,
+            V,
+            HAS_G,
+            HAS_GK,
+            HAS_GV,
+            HAS_BETA,
+            BETA_OF_CHANNELS,
+            HAS_STRENGTHS,
+        )
         tl.store(o + row * V + values, out.to(o.dtype.element_ty), mask=values < V)
     if HAS_LAST:
         tl.store(last + places, state, mask=mask)
+
+
+@triton.jit(do_not_specialize=["T", "scale", "units", "count"])
+def delta_pooled(
+    q,
+    k,
+    v,
+    g,
+    gk,
+    gv,
+    beta,
+    b,
+    w,
+    pool,
+    slots,
+    accepted,
+    o,
+    last,
+    cu,
+    T,
+    scale,
+    units,
+    count,
+    H: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    BK: tl.constexpr,
+    BV: tl.constexpr,
+    GROUP: tl.constexpr,
+    HAS_G: tl.constexpr,
+    HAS_GK: tl.constexpr,
+    HAS_GV: tl.constexpr,
+    HAS_BETA: tl.constexpr,
+    BETA_OF_CHANNELS: tl.constexpr,
+    HAS_STRENGTHS: tl.constexpr,
+    SPAN: tl.constexpr,
+    EACH: tl.constexpr,
+    HAS_ACCEPTED: tl.constexpr,
+    INPLACE: tl.constexpr,
+    HAS_LAST: tl.constexpr,
+    V_FIRST: tl.constexpr,
+    UNIT: tl.constexpr,
+    SINGLE: tl.constexpr,
+    VARLEN: tl.constexpr,
+):
+    """One program: BV columns of one head of one sequence, whose state lies in a slot of a pool.
+
+    ``slots`` is ``[N, SPAN]``, of ``count`` slots that lie ``units * UNIT`` elements apart. A
+    number outside of them is never followed: a sequence that would start there is skipped, and
+    its rows of ``o`` and ``last`` are zeros; a state that would end there is dropped. With
+    ``EACH`` the state after token t goes to slot t of its sequence, else the last one to where
+    it came from.
+    """
+    pid = tl.program_id(0)
+    NV: tl.constexpr = (V + BV - 1) // BV
+    column = (pid % NV) * BV
+    head = pid // NV
+    h = head % H
+    n = head // H
+    first, length = sequence_at(cu, n, T, VARLEN)
+    keys = tl.arange(0, BK)
+    values = column + tl.arange(0, BV)
+    KEY_STEP: tl.constexpr = 1 if V_FIRST else V
+    VALUE_STEP: tl.constexpr = K if V_FIRST else 1
+    inside = h * (K * V) + keys[:, None] * KEY_STEP + values[None, :] * VALUE_STEP
+    mask = (keys < K)[:, None] & (values < V)[None, :]
+    mine = slots + tl.cast(n, tl.int64) * SPAN
+    begin = 0
+    if HAS_ACCEPTED:
+        begin = tl.load(accepted + n).to(tl.int32) - 1
+    slot = tl.load(mine + begin, mask=(begin >= 0) & (begin < SPAN), other=-1).to(tl.int64)
+    live = (slot >= 0) & (slot < count)
+    home = pool + slot * units * UNIT + inside
+    state = tl.load(home, mask=mask & live, other=0.0).to(tl.float32)
+    for t in range(1 if SINGLE else length):
+        row = (first + t) * H + h
+        shared = (first + t) * (H // GROUP) + h // GROUP
+        state, out = delta_step(
+            state,
+            q,
+            k,
+            v,
+            g,
+            gk,
+            gv,
+            beta,
+            b,
+            w,
+            row,
+            shared,
+            keys,
+            values,
+            scale,
+            K,
+            V,
+            HAS_G,
+            HAS_GK,
+            HAS_GV,
+            HAS_BETA,
+            BETA_OF_CHANNELS,
+            HAS_STRENGTHS,
+        )
+        out = tl.where(live, out, 0.0)
+        tl.store(o + row * V + values, out.to(o.dtype.element_ty), mask=values < V)
+        if EACH:
+            to = tl.load(mine + t, mask=live & (t < SPAN), other=-1).to(tl.int64)
+            kept = mask & (to >= 0) & (to < count)
+            where = pool + to * units * UNIT + inside
+            tl.store(where, state.to(pool.dtype.element_ty), mask=kept)
+    if INPLACE and not EACH:
+        tl.store(home, state.to(pool.dtype.element_ty), mask=mask & live & (length > 0))
+    if HAS_LAST:
+        state = tl.where(live, state, 0.0)
+        tl.store(last + tl.cast(n, tl.int64) * (H * K * V) + inside, state, mask=mask)
