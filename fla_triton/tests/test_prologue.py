@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+from itertools import product
 from pathlib import Path
 
 import pytest
 
 from fla_conformance.case import Case
+from fla_core.contracts import CONTRACTS
+from fla_triton.declared import ROWS, Row
+from fla_triton.plan import Problem
+from fla_triton.profiles import PROFILES
+from fla_triton.prologue import RAW, plan
 from interpreter.cases import FILLS, IDLE, STATES, case, failures
 
 GATE = ("gate", "A_log", "dt_bias")
@@ -67,6 +73,15 @@ SETS = {
         ),
         (grouped(case("gated_delta_rule", "float32", (1, 40, 1, 16, 16), GATED), 4), IDLE),
     ],
+    "some gradients": [
+        (
+            case("kda", "float32", (1, 20, 1, 16, 16), (*GATE, *STRENGTH, "l2norm")).but(
+                gradients=frozenset(wanted)
+            ),
+            IDLE,
+        )
+        for wanted in (("A_log",), ("dt_bias", "v"), ("q",), ("beta",), ("g", "k"))
+    ],
     "decoding": [
         (bounded(case("kda", "bfloat16", (2, 3, 1, 20, 17), (*STATES, *GATE, "l2norm"))), IDLE),
         (
@@ -90,3 +105,25 @@ SETS = {
 @pytest.mark.parametrize("name", SETS)
 def test_interpreted_kernels_are_right(name: str, tmp_path: Path) -> None:
     assert failures(SETS[name], tmp_path) == {}
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.family.startswith("delta")], ids=str)
+def test_the_core_lowers_no_feature_that_is_declared(row: Row) -> None:
+    contract = CONTRACTS[row.contract]
+    features = RAW.intersection(contract.features)
+    assert features == RAW.intersection(row.features)
+    lowerings, left = contract.lowerings_for(features | set(row.required), row.domain())
+    assert (lowerings, left) == ((), features | set(row.required))
+
+
+@pytest.mark.parametrize("arch", PROFILES)
+def test_every_plan_covers_all_tokens_and_fits_its_device(arch: str) -> None:
+    profile = PROFILES[arch]
+    for tokens, heads, keys in product((1, 17, 131072), (1, 16, 96), (1, 60, 64, 128, 256)):
+        found = plan(Problem(1, tokens, tokens, heads, keys, 64, 2), profile)
+        rows, width = found.constants["BT"], found.constants["BK"]
+        assert 0 < found.grid <= profile.grid_limit
+        assert found.grid // heads * rows >= tokens
+        assert width >= keys
+        # What is written where it was read must belong to one thread alone.
+        assert rows * width >= found.warps * profile.warp_width

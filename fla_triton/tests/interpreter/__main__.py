@@ -39,13 +39,13 @@ def kernels_for(contract: str, profile: Profile) -> Kernels:
 
 
 def answer(inputs: Inputs, kernels: Kernels) -> dict[str, torch.Tensor]:
-    """Outputs, and gradients of every input if the case asks for them, in poisoned memory."""
+    """Outputs, and the gradients that the case asks for, in poisoned memory."""
     call = inputs.call()
     outputs, residuals = kernels.forward(call, bool(inputs.grads))
     found = dict(zip(inputs.output_names, outputs, strict=True))
     if inputs.grads:
         grads = [inputs.grads[name] for name in inputs.output_names]
-        needs = frozenset(inputs.present)
+        needs = frozenset(inputs.wanted)
         derived = kernels.backward(call, residuals, grads, needs)
         found |= {f"d{name}": value for name, value in derived.items()}
     return found
