@@ -55,6 +55,8 @@ def plan(
         constants = {"BK": tile.BK, "BV": tile.BV, "C": tiles.C}
         if stage in ("prepare", "gradients"):
             constants["LEVELS"] = tiles.C.bit_length() - 1
+        if stage == "prepare":
+            constants["FLAT"] = not profile.batches
         shared = _memory(problem, stage, tile, tiles.C)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
     if direction == "backward":

@@ -99,6 +99,8 @@ def plan(
             grid *= columns
         if stage == "gradients":
             grid = problem.chunks(every * tiles.C) * problem.heads
+        if stage == "prepare":
+            constants["FLAT"] = not profile.batches
         shared = memory(problem, stage, tile, tiles.C)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
     return DeltaPlan(tiles.C, launches, every)

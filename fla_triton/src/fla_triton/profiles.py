@@ -29,6 +29,8 @@ class Profile:
         warps: factor on the warps of a program, where those of a warp hold less of a tile.
         block: tokens of a block whose products its registers hold.
         pairs: a chunk may be of two blocks; Intel's compiler cannot have products in branches.
+        batches: matrices may be multiplied side by side; Intel's compiler stops where factors are
+            TensorFloat32.
     """
 
     arch: str
@@ -46,6 +48,7 @@ class Profile:
     warps: int = 1
     block: int = 64
     pairs: bool = True
+    batches: bool = True
     in_registers: int = 1
 
     @property
@@ -101,6 +104,7 @@ def _intel(
         registers=registers,
         matrix=matrix,
         pairs=False,
+        batches=False,
     )
 
 

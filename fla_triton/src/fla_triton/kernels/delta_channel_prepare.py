@@ -136,6 +136,7 @@ def delta_channel_prepare(
     LEVELS: tl.constexpr,
     CHANNELS: tl.constexpr,
     WITH_INVERSE: tl.constexpr,
+    FLAT: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -164,7 +165,7 @@ def delta_channel_prepare(
     if not CHANNELS:
         strength = load_strengths(erase, rows, live, h, 0, H, K, C, BK, CHANNELS)
         erased *= strength
-    solved = unit_lower_inverse(erased, C, PRECISION)
+    solved = unit_lower_inverse(erased, C, PRECISION, FLAT)
     if WITH_INVERSE:
         store_rows(inverse, solved, rows, live, h, 0, H, C, C, C)
     if not CHANNELS:

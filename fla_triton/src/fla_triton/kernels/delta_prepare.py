@@ -62,6 +62,7 @@ def delta_prepare(
     WITH_SCORES: tl.constexpr,
     WITH_STRENGTHS: tl.constexpr,
     FOLD: tl.constexpr,
+    FLAT: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -103,7 +104,7 @@ def delta_prepare(
         attend = tl.where(inner[:, None] >= inner[None, :], attend, 0.0)
         store_rows(scores, attend, rows, live, h, 0, H, C, C, C)
     system = tl.where(inner[:, None] > inner[None, :], system, 0.0)
-    solved = unit_lower_inverse(system, C, PRECISION)
+    solved = unit_lower_inverse(system, C, PRECISION, FLAT)
     writing = solved * strength[None, :]
     if WITH_INVERSE:
         store_rows(inverse, writing if FOLD else solved, rows, live, h, 0, H, C, C, C)
