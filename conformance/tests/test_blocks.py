@@ -62,3 +62,22 @@ def test_nothing_has_no_rows() -> None:
         layout, x = Layout(letters, bounds), X[:1, :0]
         blocks, rows = layout.block_mean(x), layout.row_mean(x)
         assert layout.to_rows(blocks, rows).numel() == 0
+
+
+def test_a_block_is_a_matrix_where_it_has_two_axes() -> None:
+    (dense,) = Layout(("B", "T", "H", "K")).matrices(X)
+    assert torch.equal(dense, X.transpose(1, 2))
+    first, last = Layout(("B", "T", "H", "K"), (0, 2, 2, 6)).matrices(X[:1])
+    assert torch.equal(first, X[:1, :2].transpose(1, 2))
+    assert torch.equal(last, X[:1, 2:].transpose(1, 2))
+    (state,) = Layout(("N", "H", "K", "V")).matrices(X)
+    assert torch.equal(state, X)
+    for letters in (("B", "T", "H"), ("N", "H", "K"), ("HV",)):
+        assert not Layout(letters).matrices(X[..., 0])
+
+
+def test_a_state_has_rows_wherever_its_key_channels_are() -> None:
+    assert Layout(("N", "H", "K", "V")).state_rows(X) == 3
+    assert Layout(("N", "H", "V", "K")).state_rows(X) == 4
+    assert Layout(("B", "NT", "H", "K", "V")).state_rows(X[:, :, None]) == 6 * 3
+    assert Layout(("B", "T", "H", "K")).state_rows(X) == 0

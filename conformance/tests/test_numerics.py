@@ -18,6 +18,7 @@ from fla_conformance.run import run_case, targets
 from fla_core.contracts import CONTRACTS
 from fla_core.reference.oracle import oracle
 from plugins_in_process import implementation
+from rounding import emulated
 
 SIZES = {"B": 2, "T": 65, "H": 2, "HV": 2, "K": 16, "V": 8}
 STATES = ("initial_state", "final_state")
@@ -133,6 +134,50 @@ def test_a_factor_rounded_to_the_dtype_is_no_fault() -> None:
         right = gold(case("gla", "fwd", dtype))
         half = torch.finfo(getattr(torch, dtype)).eps / 2
         assert judge(case("gla"), spoilt(right, "o", lambda x, u=half: x * (1 - u)), right).passed
+
+
+def _one_direction(dtype: str, seed: int = 0, blocks: int = 1, values: int = 16) -> Case:
+    """Keys so alike that all of a final state's error lies along one of them."""
+    sizes = {"B": blocks, "T": 129, "H": blocks, "HV": blocks, "K": 16, "V": values}
+    found = case("gated_delta_rule", "fwd", dtype)
+    return found.but(sizes=sizes, regime="parallel_keys", seed=seed)
+
+
+@pytest.mark.parametrize(("dtype", "values", "seed"), [("bfloat16", 16, 24), ("float16", 8, 2)])
+def test_errors_along_one_direction_are_no_factor(dtype: str, values: int, seed: int) -> None:
+    """Counted element by element, what rounded factors leave here would be 1.1 and 1.2 limits."""
+    found = _one_direction(dtype, seed, values=values)
+    answer = emulated(make_inputs(found))
+    judged = judge(found, answer, gold(found))
+    assert judged.passed, judged.failure
+    assert judged.margins["final_state"].gain > 0.5
+
+
+@pytest.mark.parametrize(
+    ("dtype", "of_o", "of_state"),
+    [("bfloat16", 8e-3, 1.6e-2), ("float16", 1e-3, 2e-3), ("float32", 2e-6, 5e-6)],
+)
+def test_a_factor_where_errors_lie_along_one_direction_is_seen(
+    dtype: str, of_o: float, of_state: float
+) -> None:
+    found = _one_direction(dtype, blocks=2)
+    right = gold(found)
+    for name, factor in (("o", of_o), ("final_state", of_state)):
+        wrong = spoilt(right, name, lambda x, by=factor: x * (1 + by))
+        assert judge(found, wrong, right).margins[name].gain > 1, name
+
+
+def test_a_state_of_one_key_channel_is_a_row() -> None:
+    """What T tokens leave in it is forgotten at once; the terms a chunk adds up are not."""
+    sizes = {"B": 1, "T": 16, "H": 1, "HV": 1, "K": 1, "V": 16}
+    for seed in range(8):
+        found = case("delta_rule", "bwd", "float16").but(sizes=sizes, seed=seed)
+        judged = judge(found, emulated(make_inputs(found)), gold(found))
+        assert judged.passed, judged.failure
+        for name in ("final_state", "dinitial_state"):
+            right = gold(found)
+            margin = judge(found, spoilt(right, name, lambda x: x * 1.05), right).margins[name]
+            assert margin.worst > 1, (seed, name)
 
 
 def test_gates_in_fewer_bits_than_q_are_no_excuse() -> None:

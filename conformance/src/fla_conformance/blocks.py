@@ -7,6 +7,8 @@ block, their gradients being sums over all tokens.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,12 +27,34 @@ class Layout:
 
     def block_mean(self, x: Tensor) -> Tensor:
         """Mean over each block; blocks without elements count as zero."""
-        if "T" in self.letters and self.bounds is not None:
-            axis = self.letters.index("T")
-            lengths = [end - begin for begin, end in pairwise(self.bounds)]
-            parts = [self._mean(part) for part in x.split_with_sizes(lengths, axis)]
-            return torch.stack(parts) if parts else x.new_zeros(0)
-        return self._mean(x)
+        if not self._is_packed:
+            return self._mean(x)
+        parts = [self._mean(part) for part in self._sequences(x)]
+        return torch.stack(parts) if parts else x.new_zeros(0)
+
+    def matrices(self, x: Tensor) -> list[Tensor]:
+        """The blocks as matrices ``[..., rows, columns]``; none where a block has one axis only."""
+        axes = [axis for axis, letter in enumerate(self.letters) if letter not in _WHOSE]
+        if not self.is_indexed or len(axes) < 2:
+            return []
+        return [part.movedim(axes[-2:], (-2, -1)) for part in self._sequences(x) if part.numel()]
+
+    def state_rows(self, x: Tensor) -> int:
+        """Rows in a block of states; 0 for what is no state."""
+        if not {"K", "V"}.issubset(self.letters):
+            return 0
+        named = zip(self.letters, x.shape, strict=True)
+        return math.prod(size for letter, size in named if letter not in _WHOSE | {"V"})
+
+    @property
+    def _is_packed(self) -> bool:
+        return "T" in self.letters and self.bounds is not None
+
+    def _sequences(self, x: Tensor) -> Sequence[Tensor]:
+        if not self._is_packed:
+            return [x]
+        lengths = [end - begin for begin, end in pairwise(self.bounds or ())]
+        return x.split_with_sizes(lengths, self.letters.index("T"))
 
     def _mean(self, x: Tensor) -> Tensor:
         over = [axis for axis, letter in enumerate(self.letters) if letter not in _WHOSE]
@@ -51,8 +75,8 @@ class Layout:
         """For each row the value of its block."""
         if not self.is_indexed or not rows.numel():
             return blocks.expand_as(rows) if not self.is_indexed else rows
-        if "T" in self.letters and self.bounds is not None:
-            lengths = torch.tensor([end - begin for begin, end in pairwise(self.bounds)])
+        if self._is_packed:
+            lengths = torch.tensor([end - begin for begin, end in pairwise(self.bounds or ())])
             return blocks.repeat_interleave(lengths, 0).movedim(0, self.letters.index("T"))
         for axis, letter in enumerate(self.letters[: rows.dim()]):
             if letter not in _WHOSE:

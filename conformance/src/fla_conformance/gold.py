@@ -8,7 +8,14 @@ place of the input's dtype; how far that moves gold is the *spread*, and with it
 
 An error that is the same factor everywhere does not average out as roundings do, so the *gain*,
 ``<answer, gold> / <gold, gold> - 1`` over a whole tensor, has a unit of its own: what the moved
-inputs make of it, and a part of one rounding for each.
+inputs make of it, what independent errors of one unit leave of it by chance, and a part of one
+rounding for each. Of errors x_i xi_i of a tensor x, xi independent, that chance is
+``sqrt(sum x^4) / sum x^2``. But the errors of products lie along their factors: what is wrong with
+an e_t reaches a state ``sum_t k_t e_t^T`` along k_t. Where all keys are nearly parallel, that makes
+V independent errors, not K V. So the sum is taken over elements, and along the principal directions
+of each block, and the larger counts. It takes the directions of the shorter side: those of the
+longer one follow whatever is in the block. Of n by N independent elements, n <= N, the latter is
+larger by ``sqrt(1 + n / N)``, of a block of rank one by up to sqrt(n).
 
 An argument of fewer bits than q (a gate in bfloat16 beside float32) is exact in q's dtype, and is
 moved as little as that; beside float64 as little as float32, in which gates are then computed.
@@ -22,6 +29,10 @@ A row's limit is never below that of its block: no single row must be better tha
 on average. Otherwise gradients that vanish for a reason of structure (of a gate of -1e4, of a query
 that its own normaliser cancels) and rows of one number, whose spread may be small by chance, would
 ask for more digits than arithmetic has.
+
+Nor is a state of few key channels held to more than its rows are. Every row of a state is a sum
+over all tokens, and one of them may stray as far as the budget of a row lets it; of n rows it alone
+makes the block that far over sqrt(n). Blocks of tokens have as many rows as their sums have terms.
 """
 
 from __future__ import annotations
@@ -246,7 +257,10 @@ def _unit(
 
     block, row = unit(layout.block_mean), unit(layout.row_mean)
     limit = layout.to_rows(block, row) * (budget.block / budget.token)
-    return Unit(block, torch.maximum(row, limit), _gain_unit(value, moves, block, dtype, step))
+    if rows := layout.state_rows(value):
+        block = block * max(1.0, budget.token / budget.block / math.sqrt(rows))
+    gain_unit = _gain_unit(value, moves, block, layout, dtype, step)
+    return Unit(block, torch.maximum(row, limit), gain_unit)
 
 
 def gain(error: Tensor, value: Tensor) -> Tensor:
@@ -258,16 +272,29 @@ def gain(error: Tensor, value: Tensor) -> Tensor:
 
 
 def _gain_unit(
-    value: Tensor, moves: Tensor, block: Tensor, dtype: torch.dtype, step: float
+    value: Tensor, moves: Tensor, block: Tensor, layout: Layout, dtype: torch.dtype, step: float
 ) -> float:
     size = _rms(value)
     if not size:
         return math.inf
     spread = _rms(gain(moves, value))
-    # As of independent errors, which a few large elements may dominate.
-    by_chance = _rms(block) / size * float(value.pow(4).sum().sqrt() / value.square().sum())
+    by_chance = _rms(block) / size * _chance(value / size, layout)
     # A constant may be rounded once (the scale, to the dtype of q), which no budget multiplies.
     return math.hypot(spread, by_chance, max(step, half_ulp(dtype)) / 4, smallest(dtype) / size)
+
+
+def _chance(value: Tensor, layout: Layout) -> float:
+    """Which part of independent errors a gain keeps."""
+    rotated = (_principal(matrix) for matrix in layout.matrices(value))
+    fourth = max(float(value.pow(4).sum()), sum(float(x.pow(4).sum()) for x in rotated))
+    return math.sqrt(fourth) / float(value.square().sum())
+
+
+def _principal(matrix: Tensor) -> Tensor:
+    """Matrices ``[..., rows, columns]`` along the singular vectors of their shorter side."""
+    narrow = matrix if matrix.shape[-1] <= matrix.shape[-2] else matrix.mT
+    vectors: Tensor = torch.linalg.eigh(narrow.mT @ narrow)[1]
+    return narrow @ vectors
 
 
 def _rms(x: Tensor) -> float:
