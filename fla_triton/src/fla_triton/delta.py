@@ -32,7 +32,7 @@ from fla_triton.kernels.delta_recurrent import delta_pooled, delta_recurrent
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Problem
 from fla_triton.profiles import Profile
-from fla_triton.prologue import Prologue, needs_of_base
+from fla_triton.prologue import Prologue, activations, bound_of, needs_of_base
 from fla_triton.tables import Choose, no_table
 
 Outputs = tuple[Tensor, ...]
@@ -63,12 +63,11 @@ class Kernels:
             if last is not None:
                 last.zero_() if start is None else last.copy_(start)
             return wanted, ()
-        prologue = Prologue.of(call, self.profile)
-        base = call if prologue is None else prologue.base()
         if walk is not None:
-            decode(base, todo, o, last)
-        else:
-            self._chunks(base, problem, o, last)
+            decode(call, todo, o, last)
+            return wanted, ()
+        prologue = Prologue.of(call, self.profile)
+        self._chunks(call if prologue is None else prologue.base(), problem, o, last)
         return wanted, ()
 
     def pooled(self, call: Call, slots: Slots) -> Outputs:
@@ -77,9 +76,7 @@ class Kernels:
         o, last = torch.empty_like(call.v), None
         if "final_state" in call.features:
             last = float32(call.q, slots.indices.shape[0], *slots.pool.shape[1:])
-        prologue = Prologue.of(call, self.profile)
-        base = call if prologue is None else prologue.base()
-        decode_pooled(base, slots, todo, o, last)
+        decode_pooled(call, slots, todo, o, last)
         return (o,) if last is None else (o, last)
 
     def _decoding(self, problem: Problem) -> Launch | None:
@@ -133,10 +130,11 @@ def decode(call: Call, todo: Settled[Launch | None], o: Tensor, last: Tensor | N
     def settle() -> Settling:
         assert todo.plan is not None
         constants = {"HAS_START": start is not None, "HAS_LAST": last is not None}
-        return delta_recurrent, todo.plan, {**_step_constants(todo.problem, operands), **constants}
+        return delta_recurrent, todo.plan, {**_step_constants(call, todo.problem), **constants}
 
     tensors = (*operands, start, o, last, boundaries(call))
-    todo.launches.run("decode", (*tensors, call.q.shape[1], call.scale), settle)
+    numbers = (call.q.shape[1], call.scale, bound_of(call))
+    todo.launches.run("decode", (*tensors, *numbers), settle)
 
 
 def decode_pooled(
@@ -158,10 +156,10 @@ def decode_pooled(
             "V_FIRST": slots.v_first,
             "UNIT": unit,
         }
-        return delta_pooled, todo.plan, {**_step_constants(todo.problem, operands), **constants}
+        return delta_pooled, todo.plan, {**_step_constants(call, todo.problem), **constants}
 
     where = (pool, slots.indices, slots.accepted, o, last, boundaries(call))
-    numbers = (call.q.shape[1], call.scale, apart // unit, pool.shape[0])
+    numbers = (call.q.shape[1], call.scale, bound_of(call), apart // unit, pool.shape[0])
     todo.launches.run("pooled", (*operands, *where, *numbers), settle)
 
 
@@ -175,11 +173,12 @@ def _operands(call: Call) -> Operands:
     if g is not None and g.ndim == 4:
         g, gk = None, g
     tokens = (given(name) for name in ("q", "k", "v"))
-    return *tokens, g, gk, *(given(name) for name in ("gv", "beta", "b", "w"))
+    others = (given(name) for name in ("gv", "beta", "b", "w", "A_log", "dt_bias"))
+    return *tokens, g, gk, *others
 
 
-def _step_constants(problem: Problem, operands: Operands) -> dict[str, Any]:
-    q, _, _, g, gk, gv, beta, b, _ = operands
+def _step_constants(call: Call, problem: Problem) -> dict[str, Any]:
+    q, _, _, g, gk, gv, beta, b, *_ = _operands(call)
     assert q is not None
     return {
         "H": problem.heads,
@@ -194,4 +193,5 @@ def _step_constants(problem: Problem, operands: Operands) -> dict[str, Any]:
         "HAS_STRENGTHS": b is not None,
         "SINGLE": problem.longest == 1 and not problem.packed,
         "VARLEN": problem.packed,
+        **activations(call),
     }

@@ -18,7 +18,7 @@ from fla_core.call import Call
 from fla_triton.calls import Settled, float32, settled
 from fla_triton.kernels.prologue import delta_epilogue, delta_prologue
 from fla_triton.launch import Settling
-from fla_triton.plan import Launch, Problem, power_of_two
+from fla_triton.plan import Launch, Problem, power_of_two, startable
 from fla_triton.profiles import Profile
 
 NORM = "l2norm"
@@ -33,9 +33,10 @@ FEEDS = {"g": "g", "A_log": "g", "dt_bias": "g"}
 
 
 def activations(call: Call) -> dict[str, bool]:
-    """What the gate and the writing strengths of a call are made of, as kernels' constants."""
+    """What is made of a call's raw arguments, as kernels' constants."""
     features = call.features
     return {
+        "NORMS": NORM in features,
         "GATE": "gate" in features,
         "BOUNDED": "lower_bound" in features,
         "HAS_RATE": "A_log" in features,
@@ -56,7 +57,8 @@ def plan(problem: Problem, profile: Profile) -> Launch:
     rows = max(16, min(64, 4096 // keys))
     grid = -(-problem.tokens // rows) * problem.heads
     constants = {"BK": keys, "BT": rows}
-    return Launch("prologue", grid, constants, min(4 * profile.warps, 8), 1, 0)
+    warps = min(4 * profile.warps, 8)
+    return startable(Launch("prologue", grid, constants, warps, 1, 0), profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +144,7 @@ class Prologue:
         return not self.call.features.isdisjoint({NORM, SHARED})
 
     def _constants(self) -> dict[str, bool]:
-        return {
-            "SHARES": self._shares,
-            "NORMS": NORM in self.call.features,
-            **activations(self.call),
-        }
+        return {"SHARES": self._shares, **activations(self.call)}
 
     def _run(
         self,

@@ -49,6 +49,16 @@ def sigmoid_slope(x):
 
 
 @triton.jit
+def writing_strength(x, SIGMOID: tl.constexpr, DOUBLED: tl.constexpr):
+    """What is given as beta, or ``sigmoid`` of it, or twice that."""
+    if SIGMOID:
+        x = sigmoid(x)
+        if DOUBLED:
+            x *= 2.0
+    return x
+
+
+@triton.jit
 def log_decay(x, rate, bound, BOUNDED: tl.constexpr):
     """The log decay that logits stand for."""
     if BOUNDED:

@@ -4,7 +4,8 @@
     e_t = beta_t (v_t - S~^T k_t);  S_t = S~ + k_t e_t^T
     o_t = scale (S~^T q_t + (k_t . q_t) e_t)
 
-or, with strengths of channels b and w, e_t = w_t*v_t - S~^T (b_t*k_t).
+or, with strengths of channels b and w, e_t = w_t*v_t - S~^T (b_t*k_t). Where q and k have any
+length, or gates and beta are logits, ``activations`` makes them into these on the way.
 
 The output is taken from S~, so that both sums over K stand side by side. The state is read and
 written once and everything else is small: 8 N H K V bytes, 7 N H K V flops a token. No matrix
@@ -15,6 +16,7 @@ so that no sum runs between programs.
 import triton
 import triton.language as tl
 
+from fla_triton.kernels.activations import log_decay, rate_of, reciprocal_norm, writing_strength
 from fla_triton.kernels.common import sequence_at, state_places, step_decay
 
 
@@ -30,11 +32,15 @@ def delta_step(
     beta,
     b,
     w,
+    a_log,
+    dt_bias,
+    h,
     row,
     shared,
     keys,
     values,
     scale,
+    bound,
     K: tl.constexpr,
     V: tl.constexpr,
     HAS_G: tl.constexpr,
@@ -43,22 +49,43 @@ def delta_step(
     HAS_BETA: tl.constexpr,
     BETA_OF_CHANNELS: tl.constexpr,
     HAS_STRENGTHS: tl.constexpr,
+    NORMS: tl.constexpr,
+    GATE: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    HAS_RATE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    DOUBLED: tl.constexpr,
 ):
     """The state after one token, and its output, of a tile of columns.
 
-    ``row`` is the token's place among value heads, ``shared`` that among heads of q and k.
+    ``row`` is the token's place among value heads, of which ``h`` is the one, ``shared`` that among
+    heads of q and k.
     """
     key = tl.load(k + shared * K + keys, mask=keys < K, other=0.0).to(tl.float32)
     query = tl.load(q + shared * K + keys, mask=keys < K, other=0.0).to(tl.float32)
     error = tl.load(v + row * V + values, mask=values < V, other=0.0).to(tl.float32)
+    if NORMS:
+        key *= reciprocal_norm(key, 0)
+        query *= reciprocal_norm(query, 0)
     if HAS_G:
-        state *= step_decay(tl.load(g + row).to(tl.float32))
+        gate = tl.load(g + row).to(tl.float32)
+        if GATE:
+            if HAS_BIAS:
+                gate += tl.load(dt_bias + h).to(tl.float32)
+            gate = log_decay(gate, rate_of(a_log, h, HAS_RATE), bound, BOUNDED)
+        state *= step_decay(gate)
     if HAS_GK:
-        gate = tl.load(gk + row * K + keys, mask=keys < K, other=0.0).to(tl.float32)
-        state *= step_decay(gate)[:, None]
+        channels = tl.load(gk + row * K + keys, mask=keys < K, other=0.0).to(tl.float32)
+        if GATE:
+            if HAS_BIAS:
+                bias = tl.load(dt_bias + h * K + keys, mask=keys < K, other=0.0)
+                channels += bias.to(tl.float32)
+            channels = log_decay(channels, rate_of(a_log, h, HAS_RATE), bound, BOUNDED)
+        state *= step_decay(channels)[:, None]
     if HAS_GV:
-        gate = tl.load(gv + row * V + values, mask=values < V, other=0.0).to(tl.float32)
-        state *= step_decay(gate)[None, :]
+        columns = tl.load(gv + row * V + values, mask=values < V, other=0.0).to(tl.float32)
+        state *= step_decay(columns)[None, :]
     erased = key
     if HAS_STRENGTHS:
         erased *= tl.load(b + row * K + keys, mask=keys < K, other=0.0).to(tl.float32)
@@ -68,12 +95,12 @@ def delta_step(
     if BETA_OF_CHANNELS:
         error *= tl.load(beta + row * V + values, mask=values < V, other=0.0).to(tl.float32)
     elif HAS_BETA:
-        error *= tl.load(beta + row).to(tl.float32)
+        error *= writing_strength(tl.load(beta + row).to(tl.float32), SIGMOID, DOUBLED)
     state += key[:, None] * error[None, :]
     return state, (out + tl.sum(key * query) * error) * scale
 
 
-@triton.jit(do_not_specialize=["T", "scale"])
+@triton.jit(do_not_specialize=["T", "scale", "bound"])
 def delta_recurrent(
     q,
     k,
@@ -84,12 +111,15 @@ def delta_recurrent(
     beta,
     b,
     w,
+    a_log,
+    dt_bias,
     start,
     o,
     last,
     cu,
     T,
     scale,
+    bound,
     H: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
@@ -102,6 +132,13 @@ def delta_recurrent(
     HAS_BETA: tl.constexpr,
     BETA_OF_CHANNELS: tl.constexpr,
     HAS_STRENGTHS: tl.constexpr,
+    NORMS: tl.constexpr,
+    GATE: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    HAS_RATE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    DOUBLED: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_LAST: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -140,11 +177,15 @@ def delta_recurrent(
             beta,
             b,
             w,
+            a_log,
+            dt_bias,
+            h,
             row,
             shared,
             keys,
             values,
             scale,
+            bound,
             K,
             V,
             HAS_G,
@@ -153,13 +194,20 @@ def delta_recurrent(
             HAS_BETA,
             BETA_OF_CHANNELS,
             HAS_STRENGTHS,
+            NORMS,
+            GATE,
+            BOUNDED,
+            HAS_RATE,
+            HAS_BIAS,
+            SIGMOID,
+            DOUBLED,
         )
         tl.store(o + row * V + values, out.to(o.dtype.element_ty), mask=values < V)
     if HAS_LAST:
         tl.store(last + places, state, mask=mask)
 
 
-@triton.jit(do_not_specialize=["T", "scale", "units", "count"])
+@triton.jit(do_not_specialize=["T", "scale", "bound", "units", "count"])
 def delta_pooled(
     q,
     k,
@@ -170,6 +218,8 @@ def delta_pooled(
     beta,
     b,
     w,
+    a_log,
+    dt_bias,
     pool,
     slots,
     accepted,
@@ -178,6 +228,7 @@ def delta_pooled(
     cu,
     T,
     scale,
+    bound,
     units,
     count,
     H: tl.constexpr,
@@ -192,6 +243,13 @@ def delta_pooled(
     HAS_BETA: tl.constexpr,
     BETA_OF_CHANNELS: tl.constexpr,
     HAS_STRENGTHS: tl.constexpr,
+    NORMS: tl.constexpr,
+    GATE: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    HAS_RATE: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    DOUBLED: tl.constexpr,
     SPAN: tl.constexpr,
     EACH: tl.constexpr,
     HAS_ACCEPTED: tl.constexpr,
@@ -245,11 +303,15 @@ def delta_pooled(
             beta,
             b,
             w,
+            a_log,
+            dt_bias,
+            h,
             row,
             shared,
             keys,
             values,
             scale,
+            bound,
             K,
             V,
             HAS_G,
@@ -258,6 +320,13 @@ def delta_pooled(
             HAS_BETA,
             BETA_OF_CHANNELS,
             HAS_STRENGTHS,
+            NORMS,
+            GATE,
+            BOUNDED,
+            HAS_RATE,
+            HAS_BIAS,
+            SIGMOID,
+            DOUBLED,
         )
         out = tl.where(live, out, 0.0)
         tl.store(o + row * V + values, out.to(o.dtype.element_ty), mask=values < V)

@@ -25,8 +25,8 @@ from fla_triton.kernels.activations import (
     log_decay_slopes,
     rate_of,
     reciprocal_norm,
-    sigmoid,
     sigmoid_slope,
+    writing_strength,
 )
 from fla_triton.kernels.common import load_rows, store_rows
 
@@ -134,9 +134,7 @@ def delta_prologue(
                 store_rows(decay, found, rows, live, head, 0, H, 1, BT, 1)
         if SIGMOID:
             x = tl.load(beta + rows * H + head, mask=live, other=0.0).to(tl.float32)
-            written = sigmoid(x)
-            if DOUBLED:
-                written *= 2.0
+            written = writing_strength(x, SIGMOID, DOUBLED)
             tl.store(strength + rows * H + head, written, mask=live)
 
 
