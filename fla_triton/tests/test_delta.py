@@ -11,8 +11,9 @@ import pytest
 
 from fla_triton.delta_plan import DeltaPlan, decode_plan, plan
 from fla_triton.plan import Problem
-from fla_triton.profiles import PROFILES, Profile
+from fla_triton.profiles import EVERY, PROFILES, Profile
 from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
+from limits import plans
 
 GATED, PLAIN = ("g", "beta"), ("beta",)
 
@@ -111,7 +112,7 @@ def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
         tile = launch.constants
         if not 0 < launch.grid <= profile.grid_limit:
             wrong.append(f"{launch.stage}: grid {launch.grid}")
-        if launch.shared > profile.shared_memory:
+        if launch.shared > profile.operands:
             wrong.append(f"{launch.stage}: {launch.shared} bytes of shared memory")
         sides = (tile["BK"], tile["BV"], found.C)
         if any(side < profile.dot_minimum or side & (side - 1) for side in sides):
@@ -128,16 +129,17 @@ def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("arch", PROFILES)
+@pytest.mark.parametrize("arch", EVERY)
 def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
-    profile = PROFILES[arch]
-    found = {p: faults(p, plan(p, direction, profile), profile) for p in SIZES}
+    profile = EVERY[arch]
+    made = plans(plan, SIZES, direction, profile)
+    found = {p: faults(p, one, profile) for p, one in made.items()}
     assert {p: wrong for p, wrong in found.items() if wrong} == {}
 
 
 def test_the_lint_sees_what_does_not_fit() -> None:
     profile = replace(H200, shared_memory=1024, grid_limit=10, dot_minimum=128)
-    text = " ".join(faults(PROBLEM, plan(PROBLEM, "backward", profile), profile))
+    text = " ".join(faults(PROBLEM, plan(PROBLEM, "backward", H200), profile))
     for word in ("grid", "shared memory", "tile"):
         assert word in text
 

@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from fla_core.errors import UnsupportedError
 from fla_triton.plan import (
     Plan,
     Problem,
@@ -17,6 +18,7 @@ from fla_triton.plan import (
     split_of_time,
 )
 from fla_triton.profiles import AMD, EVERY, PROFILES, Profile
+from limits import plans
 
 SIZES = [
     Problem(n, n * t, t, h, k, v, itemsize, packed, gated)
@@ -33,16 +35,6 @@ H200 = PROFILES["sm90"]
 PROBLEM = Problem(2, 2 * 8192, 8192, 16, 128, 128, 2)
 
 
-VAST = 12 * 2**30
-"""Bytes of one tensor from which on the launches of an AMD chip hold more threads than it takes."""
-
-
-def largest_tensor(problem: Problem) -> int:
-    """Bytes of q, v or the states of all sequences, whichever is largest."""
-    rows = problem.tokens * problem.heads * max(problem.K, problem.V) * problem.itemsize
-    return max(rows, 4 * problem.sequences * problem.heads * problem.K * problem.V)
-
-
 def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
     """What a device would refuse, or what would leave part of the work undone."""
     wrong = []
@@ -53,7 +45,7 @@ def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
         threads = launch.grid * launch.warps * profile.warp_width
         if not 0 < launch.grid <= profile.grid_limit:
             wrong.append(f"{launch.stage}: grid {launch.grid}")
-        if threads >= profile.thread_limit and largest_tensor(problem) < VAST:
+        if threads >= profile.thread_limit:
             wrong.append(f"{launch.stage}: {threads} threads")
         most = profile.operands if launch.stage == "chunks" else profile.shared_memory
         if launch.shared > most and not (smallest and launch.stage == "chunks"):
@@ -77,14 +69,29 @@ def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
 @pytest.mark.parametrize("arch", EVERY)
 def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
     profile = EVERY[arch]
-    found = {p: faults(p, plan(p, direction, profile), profile) for p in SIZES}
+    made = plans(plan, SIZES, direction, profile)
+    assert len(made) > len(SIZES) // 2
+    found = {p: faults(p, one, profile) for p, one in made.items()}
     assert {p: wrong for p, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_more_threads_than_a_launch_may_have_are_refused(arch: str, direction: str) -> None:
+    vast = Problem(2000, 2000 * 16384, 16384, 96, 128, 128, 2)
+    assert plan(vast, direction, H200).launches["chunks"].grid > 2**32 // 256
+    with pytest.raises(UnsupportedError) as refused:
+        plan(vast, direction, AMD[arch])
+    assert f"chunks on {arch}: a launch of " in str(refused.value)
+    assert "fewer than 4294967296 threads: split the batch" in str(refused.value)
+    with pytest.raises(UnsupportedError, match="decode on gfx942: a launch of 1000000000 programs"):
+        decode_plan(replace(vast, sequences=10**9, heads=1, K=16, V=16), AMD["gfx942"])
 
 
 def test_the_lint_sees_what_does_not_fit() -> None:
     profile = replace(PROFILES["sm90"], shared_memory=1024, grid_limit=10, dot_minimum=128)
     profile = replace(profile, thread_limit=1000)
-    text = " ".join(faults(PROBLEM, plan(PROBLEM, "forward", profile), profile))
+    text = " ".join(faults(PROBLEM, plan(PROBLEM, "forward", H200), profile))
     for word in ("grid", "shared memory", "tiles", "threads"):
         assert word in text
 

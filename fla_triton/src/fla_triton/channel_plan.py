@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fla_triton.plan import Launch, Plan, Problem, Tile, Tiles, held, power_of_two, split_of_time
+from fla_triton.plan import (
+    Launch,
+    Plan,
+    Problem,
+    Tile,
+    Tiles,
+    held,
+    power_of_two,
+    split_of_time,
+    startable,
+)
 from fla_triton.profiles import Profile
 
 STAGES = {
@@ -84,7 +94,7 @@ def plan(
             grid *= -(-problem.V // tile.BV)
         shared = _memory(problem, stage, tile, size)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
-    return Plan(tiles, segments, span, launches)
+    return Plan(tiles, segments, span, {n: startable(x, profile) for n, x in launches.items()})
 
 
 def stage_tile(tiles: Tiles, stage: str) -> Tile:

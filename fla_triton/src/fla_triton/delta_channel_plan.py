@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fla_triton import delta_plan
 from fla_triton.delta_plan import OVER_TIME, DeltaPlan, DeltaTiles, fuses, on_chip, smaller
-from fla_triton.plan import Launch, Problem, Tile, held, power_of_two
+from fla_triton.plan import Launch, Problem, Tile, held, power_of_two, startable
 from fla_triton.profiles import Profile
 
 STAGES = {
@@ -62,7 +62,7 @@ def plan(
     if direction == "backward":
         size = problem.tokens * problem.heads
         launches["beta"] = Launch("beta", -(-size // 1024), {"BLOCK": 1024}, 4, 1, 0)
-    return DeltaPlan(tiles.C, launches)
+    return DeltaPlan(tiles.C, {n: startable(x, profile) for n, x in launches.items()})
 
 
 def _preferred_tiles(problem: Problem, direction: str) -> DeltaTiles:

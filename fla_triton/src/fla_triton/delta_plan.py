@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from fla_triton.plan import Launch, Problem, Tile, held, power_of_two
+from fla_triton.plan import Launch, Problem, Tile, held, power_of_two, startable
 from fla_triton.profiles import Profile
 
 STAGES = {
@@ -103,6 +103,7 @@ def plan(
             constants["FLAT"] = not profile.batches
         shared = memory(problem, stage, tile, tiles.C)
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared)
+    launches = {n: startable(x, profile) for n, x in launches.items()}
     return DeltaPlan(tiles.C, launches, every)
 
 
@@ -118,7 +119,8 @@ def decode_plan(problem: Problem, profile: Profile) -> Launch:
     """Plan the walk token by token: tiles that one or two warps hold, since sums over K wait."""
     keys, columns = power_of_two(problem.K), 16
     grid = problem.sequences * problem.heads * -(-problem.V // columns)
-    return Launch("decode", grid, {"BK": keys, "BV": columns}, 1 if keys <= 128 else 2, 1, 0)
+    warps = 1 if keys <= 128 else 2
+    return startable(Launch("decode", grid, {"BK": keys, "BV": columns}, warps, 1, 0), profile)
 
 
 def fuses(problem: Problem, profile: Profile) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from fla_core.errors import UnsupportedError
 from fla_triton.profiles import Profile
 
 DECODE_TOKENS = 16
@@ -97,6 +98,23 @@ class Launch:
     warps: int
     stages: int
     shared: int
+
+
+def startable(planned: Launch, profile: Profile) -> Launch:
+    """The launch, if the chip can start it at once.
+
+    Raises:
+        UnsupportedError: it has more programs or threads than a launch may have.
+    """
+    threads = planned.grid * planned.warps * profile.warp_width
+    if planned.grid > profile.grid_limit or threads >= profile.thread_limit:
+        limits = f"{profile.grid_limit} programs and fewer than {profile.thread_limit} threads"
+        raise UnsupportedError(
+            f"{planned.stage} on {profile.arch}",
+            f"a launch of {planned.grid} programs with {threads} threads",
+            f"a launch has up to {limits}: split the batch, or its heads, into several calls",
+        )
+    return planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +225,7 @@ def plan(problem: Problem, direction: str, profile: Profile, tiles: Tiles | None
         blocks *= -(-problem.V // chunk.BV)
     shared = _chunk_memory(problem, tiles, direction)
     launches["chunks"] = Launch("chunks", blocks, constants, chunk.warps, chunk.stages, shared)
-    return Plan(tiles, segments, span, launches)
+    return Plan(tiles, segments, span, {n: startable(x, profile) for n, x in launches.items()})
 
 
 def decode_plan(problem: Problem, profile: Profile) -> Launch:
@@ -218,7 +236,7 @@ def decode_plan(problem: Problem, profile: Profile) -> Launch:
     if heads * -(-problem.V // columns) < 2 * profile.multiprocessors:
         columns = min(columns, 16)
     grid = heads * -(-problem.V // columns)
-    return Launch("decode", grid, {"BK": keys, "BV": columns}, 4, 1, 0)
+    return startable(Launch("decode", grid, {"BK": keys, "BV": columns}, 4, 1, 0), profile)
 
 
 def _state_tiles(problem: Problem, tiles: Tiles) -> int:
