@@ -35,7 +35,12 @@ CASES = tuple(
     for one in (
         case("gated_delta_rule", "bfloat16", (3, 3, 2, 20, 17), ("g", "beta", *STATES)),
         case("delta_rule", "float32", (1, 0, 2, 16, 33), ("beta", *STATES), (1, 0, 4)),
-        case("kda", "float16", (2, 2, 2, 64, 16), STATES),
+        case(
+            "kda",
+            "float16",
+            (2, 2, 2, 64, 16),
+            (*STATES, "l2norm", "gate", "A_log", "dt_bias", "beta_sigmoid"),
+        ),
         case("gdn2", "bfloat16", (1, 0, 1, 32, 24), STATES, (2, 3)),
     )
 )
