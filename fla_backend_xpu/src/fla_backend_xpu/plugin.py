@@ -37,10 +37,6 @@ def fla_implementations() -> Iterable[Implementation]:
 @hookimpl
 def fla_validity() -> Iterable[Validity]:
     """Return what is known of compilers and chips."""
-    fails = "its compiler for Intel GPUs stops at batches of matrix products"
-    for row in declared.ROWS:
-        if row.family.startswith("delta"):
-            yield Validity(f"xpu:{row.contract}#*", "*", "*", "triton<3.4", "denied", fails)
     yield Validity("xpu:*", "*", "*", "triton", "unverified", COMPILED_ONLY)
 
 
