@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fla_conformance.case import Case
 from fla_conformance.device import DeviceAdapter
+from fla_conformance.faults import FAULTS
 from fla_conformance.laws import LAWS, Law, laws_for, run_law
 from fla_conformance.laws.cases import cases_for
 from fla_conformance.result import Outcome, Result
@@ -242,6 +243,10 @@ def _forgets(call: Any, o: Tensor) -> Tensor:
     return o if call.q.shape[1] <= 512 else torch.cat([o[:, :512], o[:, 512:] * 0.9], dim=1)
 
 
+def _with_pool(fault: str) -> Any:
+    return replace(implementation("kda"), pooled=FAULTS[fault].pooled)
+
+
 VIOLATIONS = {
     "reads on": ("poison", spoilt(after=first(_reading_on))),
     "writes on": ("poison", spoilt(after=first(_writing_on))),
@@ -253,6 +258,8 @@ VIOLATIONS = {
     ),
     "state ignored": ("split", spoilt(before=_from_zero)),
     "long calls otherwise": ("split", spoilt(after=first(_forgets))),
+    "slot beside written": ("slots", _with_pool("slot-spilled")),
+    "skipped rows unwritten": ("slots", _with_pool("skipped-left")),
     "boundaries ignored": ("pack", spoilt(after=_one_sequence)),
     "boundaries ignored in backward": ("pack-grad", spoilt(backward=_no_gradient_of_last_state)),
     "strides ignored": ("stride", spoilt(before=_strides_ignored)),

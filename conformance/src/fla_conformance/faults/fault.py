@@ -6,17 +6,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from fla_conformance.case import Case
 from fla_conformance.sense import features_of
 from fla_core.call import Call
 from fla_core.contract import Contract
 from fla_core.differentiable import Backward, Forward
 from fla_core.lowerings import Outputs
+from fla_core.slots import Slots
 
 Maths = Callable[[Call], Outputs]
 """Outputs of a raw call by name, differentiable, in the precision of its tensors."""
 
 Functions = tuple[Forward, Backward]
+
+Pooled = Callable[[Call, Slots], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Fault:
         laws: laws that must see it.
         claims: what the implementation claims nevertheless.
         strided: whether it takes strided tensors as they are.
+        pooled: what serves states in a pool; None leaves them to core.
     """
 
     name: str
@@ -51,6 +57,7 @@ class Fault:
     laws: tuple[str, ...] = ()
     claims: frozenset[str] = frozenset()
     strided: bool = False
+    pooled: Pooled | None = None
 
     def concerns(self, contract: Contract) -> bool:
         """Whether the contract can have this fault."""

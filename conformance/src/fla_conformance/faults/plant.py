@@ -34,6 +34,7 @@ def implementation(fault: Fault, contract: Contract) -> Implementation:
         forms=tuple(dict.fromkeys(form for _, form in contract.public)),
         strided=fault.strided,
         claims=fault.claims,
+        pooled=fault.pooled,
     )
 
 

@@ -9,10 +9,11 @@ from fla_conformance.faults import (
     manners,
     outputs,
     precision,
+    slots,
     states,
 )
 from fla_conformance.faults.fault import Fault
 
-_MODULES = (outputs, states, gates, precision, features, gradients, manners)
+_MODULES = (outputs, states, gates, precision, features, gradients, manners, slots)
 
 FAULTS: dict[str, Fault] = {fault.name: fault for part in _MODULES for fault in part.FAULTS}

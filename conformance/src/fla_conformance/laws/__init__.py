@@ -21,6 +21,7 @@ from fla_conformance.laws.prefix import PREFIX
 from fla_conformance.laws.reduce import REDUCE
 from fla_conformance.laws.repeat import BATCHREP, REPEAT
 from fla_conformance.laws.runner import Ran, Runner
+from fla_conformance.laws.slots import SLOTS
 from fla_conformance.laws.split import SPLIT
 from fla_conformance.laws.stride import STRIDE
 from fla_conformance.suite import Check, Settings
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 LAWS: dict[str, Law] = {
     law.name: law
     for law in (
-        *(POISON, NANFILL, PREFIX, SPLIT, PACK, PACK_GRAD, STRIDE, OOB_STRIDE),
+        *(POISON, NANFILL, PREFIX, SPLIT, SLOTS, PACK, PACK_GRAD, STRIDE, OOB_STRIDE),
         *(REPEAT, BATCHREP, BETWEEN, REFILL, GRADMASK, IMMUT, REDUCE),
     )
 }

@@ -164,10 +164,12 @@ class Runner:
         """Make sure that the implementation ran so many times in each direction."""
         assert self._witness is not None
         runs = self._witness.take()
-        for direction in ("forward", "backward") if backward else ("forward",):
-            if sum(run.direction == direction for run in runs) < calls:
+        ahead = [run for run in runs if run.direction in ("forward", "pooled")]
+        back = [run for run in runs if run.direction == "backward"]
+        for direction, found in (("forward", ahead), ("backward", back)):
+            if len(found) < calls and (backward or direction == "forward"):
                 raise NotExecutedError(f"{self.identity} did not run {direction}")
-        self.plan = next(run.plan for run in runs if run.direction == "forward")
+        self.plan = ahead[0].plan
 
     def sibling(self, contract: str, case: Case) -> str | None:
         """An implementation of another contract that takes a case: of this plugin, or else core's.
