@@ -17,6 +17,7 @@ from triton.runtime import driver
 
 from fla_core.errors import UnsupportedError
 from fla_core.seqlens import capturing
+from fla_triton import ahead
 from fla_triton.plan import Launch
 
 _INT32 = 2**31
@@ -115,7 +116,7 @@ def launch(
         registers: of a thread, where warps have roles and share them out themselves.
 
     Returns:
-        what ran, None if nothing did or it was interpreted.
+        what ran, None if nothing did, it was interpreted or only noted (:mod:`fla_triton.ahead`).
 
     Raises:
         UnsupportedError: the kernel would have to be compiled while a CUDA graph is captured.
@@ -124,17 +125,21 @@ def launch(
         return None
     kinds, passed = _kinds(arguments)
     # Triton hashes a kernel by its source, under a lock.
-    told = (id(kernel), arguments[0].device, warps, stages, registers)
-    key = (*told, *constants, *constants.values(), *kinds)
+    what = (id(kernel), arguments[0].device, warps, stages, registers)
+    key = (*what, *constants, *constants.values(), *kinds)
     ready = _compiled.get(key)
     if ready is not None:
         ready.launch(grid, arguments, passed)
         return ready
-    _refuse_capture(kernel, arguments[0])
-    options = {"num_warps": warps, "num_stages": stages}
+    told = {**constants, "num_warps": warps, "num_stages": stages}
     if registers is not None:
-        options["maxnreg"] = registers
-    compiled = kernel[(grid,)](*arguments, **constants, **options)
+        told["maxnreg"] = registers
+    if ahead.current.noted is not None:
+        ahead.current.noted.append(ahead.Noted(kernel, arguments, told))
+        return None
+    _refuse_capture(kernel, arguments[0])
+    ahead.compile_missing(kernel)
+    compiled = kernel[(grid,)](*arguments, **told)
     if compiled is None:  # the interpreter compiles nothing
         return None
     ordered = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fla_core.call import Call
 from fla_core.slots import Slots
+from fla_triton.ahead import backward_again, current, forward_again
 from fla_triton.families import FAMILIES
 from fla_triton.profiles import EVERY
 from fla_triton.tables import load
@@ -49,7 +50,12 @@ class Served:
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Outputs of a call, and what backward needs beside its inputs."""
-        return self.on(call.q.device.index).forward(call, save)
+        kernels = self.on(call.tensors["q"].device.index)  # type: ignore[union-attr]
+        current.again = lambda: forward_again(kernels, call, save)
+        try:
+            return kernels.forward(call, save)
+        finally:
+            current.again = None
 
     def backward(
         self,
@@ -59,7 +65,12 @@ class Served:
         needs: frozenset[str],
     ) -> Mapping[str, Tensor]:
         """Gradients of the inputs in ``needs``."""
-        return self.on(call.q.device.index).backward(call, residuals, grads, needs)
+        kernels = self.on(call.tensors["q"].device.index)  # type: ignore[union-attr]
+        current.again = lambda: backward_again(kernels, call, residuals, grads, needs)
+        try:
+            return kernels.backward(call, residuals, grads, needs)
+        finally:
+            current.again = None
 
     def pooled(self, call: Call, slots: Slots) -> Outputs:
         """Outputs of a call whose states lie in a pool, of a family that knows one."""

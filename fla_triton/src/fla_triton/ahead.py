@@ -1,0 +1,115 @@
+"""Compiling side by side what a call would compile one kernel after another.
+
+A kernel takes seconds to compile, on one core, and a first call launches many. So the launch that
+first finds nothing compiled has the host code of its call run once more, and that of the backward
+pass where one will follow, on tensors without memory: the launches are noted in place of made, and
+threads compile their kernels together. Triton holds the interpreter for a tenth of that time.
+
+What is compiled here is what the launches themselves would ask for; a kernel that cannot be
+compiled says so when it is launched.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fla_core.call import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A launch that was not made: its kernel, its arguments, and what the compiler is told."""
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    told: Mapping[str, Any]
+
+
+class _Current(threading.local):
+    """What this thread is at: how to run its host code again, and the launches it notes if it is.
+
+    The former is forgotten when it is used: once a call.
+    """
+
+    again: Callable[[], object] | None = None
+    noted: list[Noted] | None = None
+
+
+current = _Current()
+
+
+def forward_again(kernels: Any, call: Call, save: bool) -> None:
+    """Run the host code of forward, and of backward if it may follow, without memory."""
+    bare = call.holding({name: _bare(x) for name, x in call.tensors.items()})
+    outputs, residuals = kernels.forward(bare, save)
+    if save:
+        given = {name: x for name, x in call.tensors.items() if x is not None}
+        trained = frozenset(name for name, x in given.items() if x.requires_grad)
+        # Autograd saw other tensors if arguments were made of them; most want every gradient.
+        needs = trained or frozenset(given)
+        grads = (torch.empty_like(outputs[0]), *[None] * (len(outputs) - 1))
+        kernels.backward(bare, residuals, grads, needs)
+
+
+def backward_again(
+    kernels: Any,
+    call: Call,
+    residuals: Sequence[Tensor],
+    grads: Sequence[Tensor | None],
+    needs: frozenset[str],
+) -> None:
+    """Run the host code of backward without memory."""
+    bare = call.holding({name: _bare(x) for name, x in call.tensors.items()})
+    kernels.backward(bare, tuple(map(_bare, residuals)), tuple(map(_bare, grads)), needs)
+
+
+def compile_missing(kernel: Any) -> None:
+    """Compile whatever the call in progress launches, if the kernel is the first it lacks."""
+    again, current.again = current.again, None
+    if again is None or not (mode := _mode(kernel)):
+        return
+    noted = current.noted = []
+    try:
+        # What goes wrong here goes wrong in the call itself, which then says so.
+        with suppress(Exception):
+            again()
+    finally:
+        current.noted = None
+    # In a context of its own: the caller may have such a mode running.
+    Context().run(_compile, noted, mode)
+
+
+def _mode(kernel: Any) -> Any:
+    """Triton's own mode in which kernels go to threads.
+
+    None for what the interpreter runs, which is not compiled, and of versions without one.
+    """
+    import triton
+    from triton.runtime.jit import JITFunction
+
+    return getattr(triton, "AsyncCompileMode", None) if isinstance(kernel, JITFunction) else None
+
+
+def _compile(noted: Sequence[Noted], mode: Any) -> None:
+    cores = os.cpu_count() or 1
+    with (
+        ThreadPoolExecutor(max(1, min(len(noted), cores))) as threads,
+        mode(threads, ignore_errors=True),
+    ):
+        for one in noted:
+            with suppress(Exception):
+                one.kernel.warmup(*one.arguments, grid=(1,), **one.told)
+
+
+def _bare(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else torch.empty_like(tensor, device="meta")

@@ -1,0 +1,80 @@
+"""First calls have their kernels, and those of the backward pass, compiled side by side."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from fla_triton import ahead
+
+
+def compiled_ahead(*arguments: str) -> list[dict[str, Any]]:
+    """Run the driver in a process of its own: kernels remember the compiler they met first."""
+    run = subprocess.run(
+        [sys.executable, "-m", "compiled_ahead", "sm90", *arguments],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("own", [(), ("--kernels", "fla_backend_cuda.hopper.delta")])
+def test_no_call_compiles_by_itself(own: tuple[str, ...]) -> None:
+    lines = compiled_ahead(*own)
+    assert [line for line in lines if line["call"]] == []
+    together = {line["contract"]: line["threads"] for line in lines if line["what"] == "chunk"}
+    assert all(count > 2 for count in together.values()), together
+    # What backward needs was foreseen, unless few gradients are wanted.
+    foreseen = [x for x in lines if "gradients" in x["what"] and "gradients of 1" not in x["what"]]
+    assert foreseen
+    assert [line for line in foreseen if line["threads"]] == []
+
+
+def test_without_threads_calls_compile() -> None:
+    lines = compiled_ahead("--alone")
+    assert all(line["threads"] == 0 for line in lines)
+    assert sum(line["call"] for line in lines) > 20
+
+
+def test_a_call_is_run_again_once_and_what_it_raises_is_its_own() -> None:
+    runs: list[int] = []
+
+    def again() -> None:
+        runs.append(len(runs))
+        assert ahead.current.noted == []
+        raise RuntimeError("as the call will")
+
+    ahead.current.again = again
+    for _ in range(2):
+        ahead.compile_missing(_kernel())
+        assert ahead.current.noted is None
+    assert runs == [0]
+
+
+def test_what_is_interpreted_is_not_run_again() -> None:
+    ahead.current.again = lambda: pytest.fail("run again")
+    ahead.compile_missing(object())
+    assert ahead.current.again is None
+
+
+def _kernel() -> Any:
+    import triton
+
+    def nothing(x: Any) -> None:
+        """No code."""
+
+    return triton.runtime.jit.JITFunction(nothing)
