@@ -111,7 +111,10 @@ def invoke_pooled(
     check_span(title, slots, call)
     if asked.check:
         check_values(title, slots)
-    with torch.no_grad():
+    if torch.is_grad_enabled():
+        with torch.no_grad():
+            outputs = _on_device(operator, prepared, call, slots, asked.backend)
+    else:
         outputs = _on_device(operator, prepared, call, slots, asked.backend)
     prepared.first = False
     if not wants_state:
@@ -132,44 +135,60 @@ def _prepared(
 ) -> tuple[Prepared, bool, bool]:
     """What is known of the signature; whether a final state is wanted; whether it is [.., V, K]."""
     names, policy, entries = operator.contract.flags, policy_text(asked.backend), _memo.entries
+    tensors = (*named.values(), asked.cu_seqlens, asked.indices, asked.accepted, pool)
+    grad = torch.is_grad_enabled()
     key: tuple[Any, ...] | None
     try:
-        key = (operator.name, flags, policy, asked.options, asked.inplace, asked.check)
-        key += tuple(map(_facts, (*named.values(), asked.cu_seqlens, asked.indices)))
-        key += (_facts(asked.accepted), _facts(pool), None if pool is None else pool.stride())
+        key = (
+            operator.name,
+            flags,
+            policy,
+            asked.options,
+            asked.inplace,
+            asked.check,
+            None if pool is None else pool.stride(),
+            *[
+                None if t is None else (t.shape, t.dtype, t.device, grad and t.requires_grad)
+                for t in tensors
+            ],
+        )
         found = entries.get(key)
     # Something that is no tensor, or one without a shape: the checks will name it.
     except (AttributeError, RuntimeError, TypeError):
         key = found = None
     if found is None:
-        check_flags(operator.title, names, flags)
-        switches = (asked.inplace, asked.check)
-        check_flags(operator.title, ("inplace_final_state", "check_state_indices"), switches)
-    on = {name for name, flag in zip(names, flags, strict=True) if flag}
-    wants_state, v_first = "final_state" in on, "state_v_first" in on
-    if found is None:
         if not isinstance(policy, str):
             raise DtypeError(operator.title, "backend", "a policy text or None", repr(policy))
-        base = frozenset(on - {"state_v_first", *(("final_state",) if asked.inplace else ())})
-        operator.check_modes(named, base, asked.options, NO_HINTS)
-        found = prepare(operator, named, base, asked.cu_seqlens, policy, frozenset())
-        slots = (pool, asked.indices, asked.accepted)
-        check_pool(operator.title, named, slots, v_first, asked.inplace, asked.cu_seqlens)
-        _refuse(operator.title, {**named, "initial_state": pool})
-        found.options = dict(zip(operator.contract.options, asked.options, strict=True))
-        if found.device is not None:
-            module = torch.get_device_module(found.device.type)
-            found.current_device = module.current_device
+        found = _prepare(operator, named, pool, flags, asked, policy)
         if key is not None:
             _memo.keep(entries, key, found)
-    return found, wants_state, v_first
+    v_first = "state_v_first" in names and flags[names.index("state_v_first")]
+    return found, flags[names.index("final_state")], v_first
 
 
-def _facts(tensor: Tensor | None) -> tuple[Any, ...] | None:
-    if tensor is None:
-        return None
-    graded = tensor.requires_grad and torch.is_grad_enabled()
-    return tensor.shape, tensor.dtype, tensor.device, graded
+def _prepare(
+    operator: Operator,
+    named: dict[str, Tensor | None],
+    pool: Tensor | None,
+    flags: tuple[bool, ...],
+    asked: Asked,
+    policy: str,
+) -> Prepared:
+    title, names, inplace = operator.title, operator.contract.flags, asked.inplace
+    check_flags(title, names, flags)
+    check_flags(title, ("inplace_final_state", "check_state_indices"), (inplace, asked.check))
+    on = {name for name, flag in zip(names, flags, strict=True) if flag}
+    base = frozenset(on - ({"state_v_first", "final_state"} if inplace else {"state_v_first"}))
+    operator.check_modes(named, base, asked.options, NO_HINTS)
+    prepared = prepare(operator, named, base, asked.cu_seqlens, policy, frozenset())
+    slots = (pool, asked.indices, asked.accepted)
+    check_pool(title, named, slots, "state_v_first" in on, inplace, asked.cu_seqlens)
+    _refuse(title, {**named, "initial_state": pool})
+    prepared.options = dict(zip(operator.contract.options, asked.options, strict=True))
+    if prepared.device is not None:
+        module = torch.get_device_module(prepared.device.type)
+        prepared.current_device = module.current_device
+    return prepared
 
 
 def _refuse(title: str, tensors: Mapping[str, Tensor | None]) -> None:
@@ -207,8 +226,11 @@ def _run(prepared: Prepared, call: Call, slots: Slots) -> tuple[Tensor, ...]:
     run = audit.run_watched if first else audit.run_plugin
     assert plan.pooled is not None
     outputs: tuple[Tensor, ...] = run(plan, plan.pooled, base, slots)
-    features = call.features | {"state_v_first"} if slots.v_first else call.features
-    expected = outputs_of(call.contract, features, axis_sizes(call), call.q)
+    if first:
+        features = call.features | {"state_v_first"} if slots.v_first else call.features
+        prepared.expected = outputs_of(call.contract, features, axis_sizes(call), call.q)
+    expected = prepared.expected
+    assert expected is not None
     audit.check_outputs(plan, outputs, expected)
     if before is not None:
         audit.check_unchanged(plan, before, base.tensors)
