@@ -118,6 +118,23 @@ def test_what_is_not_offered(
     assert (row["status"], row["text"]) == (status, text)
 
 
+@pytest.mark.parametrize(
+    ("provider", "status", "text", "code"),
+    [
+        ("not_installed", "missing", "ModuleNotFoundError: No module named 'not_installed'", 0),
+        ("broken", "error", "OSError: libchip.so is missing", 1),
+        ("raising", "error", "RuntimeError: launch failed", 1),
+    ],
+)
+def test_one_provider_stops_no_other(
+    invoke: Invoke, providers: None, provider: str, status: str, text: str, code: int
+) -> None:
+    words = ("gla", "--provider", provider, "--provider", "right_one", "--direction", "fwd")
+    bad, good = bench(invoke, *words, code=code)
+    assert (bad["provider"], bad["status"], bad["text"]) == (provider, status, text)
+    assert (good["provider"], good["status"]) == ("right_one", "ok")
+
+
 def test_every_operator_and_variant_is_right(invoke: Invoke) -> None:
     found = bench(invoke, "chunk_*:*", "--direction", "both")
     titles = {f"{row['operator']}:{row['variant']}".rstrip(":") for row in found}
@@ -235,6 +252,7 @@ def test_the_revision_is_asked_the_same() -> None:
         ("gla --shape 1,2,3", "positive sizes B,T,H,K,V"),
         ("gla --provider no.such.module", "ours, fla, sdpa or a module that can be imported"),
         ("gla --provider broken", "OSError: libchip.so is missing"),
+        ("gla --provider broken --provider no.such.module", "OSError: libchip.so is missing"),
         ("gla --direction back", "fwd | both"),
         ("gla --varlen 71 --shape 1,70,2,8,8", "a number of sequences in 1..70"),
         ("gla --varlen -1", "a number of sequences"),

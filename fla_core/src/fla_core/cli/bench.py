@@ -81,7 +81,7 @@ def bench(
     )
     asked.check()
     calls, anchors = list(asked.calls()), list(asked.anchors())
-    providers = [anchor.find(name, backend) for name in dict.fromkeys(provider or ["ours"])]
+    providers = anchor.find_all(provider or ["ours"], backend)
     stored = [rows.read(path) for path in beside or ()]
     if png is not None:
         chart.available()
@@ -91,9 +91,8 @@ def bench(
         earlier = compare.other(against, _words(sys.argv)) if against else None
         for workload, way in calls:
             for one in providers:
-                if not isinstance(one, anchor.Anchor):
-                    tell(f"{one.name} {workload.recipe.title} {workload.text} {way}")
-                    found.append(measured.run(workload, one, way))
+                tell(f"{one.name} {workload.recipe.title} {workload.text} {way}")
+                found.append(measured.run(workload, one, way))
         warm = replace(measured, first=False)
         found += [warm.run(workload, anchor.Anchor(), way) for workload, way in anchors]
     changes = [] if earlier is None else compare.changes(earlier.rows, found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from fla_core.cli.calls.bench.providers import ANCHOR, Provider, provider
+from fla_core.cli.calls.bench.providers import (
+    ANCHOR,
+    Absent,
+    Provider,
+    provider,
+    provider_or_absent,
+)
 from fla_core.cli.calls.bench.recipes import Recipe
 from fla_core.cli.calls.problem import Problem
 
@@ -57,6 +63,18 @@ def find(name: str, backend: str | None = None) -> Provider | Anchor:
         ContractError: there is none.
     """
     return Anchor() if name == ANCHOR else provider(name, backend)
+
+
+def find_all(names: Sequence[str], backend: str | None = None) -> list[Provider | Absent]:
+    """The providers of some names without the anchor, which is timed in any case.
+
+    Raises:
+        ContractError: none of them can be imported, so that there is nothing to time.
+    """
+    found = [provider_or_absent(n, backend) for n in dict.fromkeys(names) if n != ANCHOR]
+    if found and all(isinstance(one, Absent) for one in found):
+        provider(found[0].name, backend)
+    return found
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -85,6 +85,34 @@ class Provider:
         return measure.by_token, measure.by_chunks
 
 
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A provider that cannot be imported: each of its calls has a row that says why.
+
+    Attributes:
+        name: as the user knows it.
+        reason: what importing it raised.
+    """
+
+    name: str
+    reason: Exception
+
+    @property
+    def version(self) -> str:
+        """Of nothing."""
+        return ""
+
+    @property
+    def status(self) -> str:
+        """``missing`` where it is not installed, ``error`` where it is and fails."""
+        return "missing" if isinstance(self.reason, ModuleNotFoundError) else "error"
+
+    @property
+    def text(self) -> str:
+        """What importing it raised, in words."""
+        return f"{type(self.reason).__name__}: {self.reason}"
+
+
 def provider(name: str, backend: str | None = None) -> Provider:
     """Import a provider.
 
@@ -95,13 +123,19 @@ def provider(name: str, backend: str | None = None) -> Provider:
     Raises:
         ContractError: there is no such module, or importing it fails.
     """
-    path = ROOTS.get(name, name)
-    try:
-        root = importlib.import_module(path)
-    except Exception as error:
+    found = provider_or_absent(name, backend)
+    if isinstance(found, Absent):
         expected = f"{', '.join(ROOTS)}, {ANCHOR} or a module that can be imported"
-        got = f"{name!r}: {type(error).__name__}: {error}"
-        raise ContractError("bench", "provider", expected, got) from None
+        raise ContractError("bench", "provider", expected, f"{name!r}: {found.text}")
+    return found
+
+
+def provider_or_absent(name: str, backend: str | None = None) -> Provider | Absent:
+    """Import a provider, as :func:`provider` does; one that cannot be is told of."""
+    try:
+        root = importlib.import_module(ROOTS.get(name, name))
+    except Exception as error:
+        return Absent(name, error)
     return Provider(name, root, _version(root), backend)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fla_core.cli.calls.bench import anchor, fresh, timers
 from fla_core.cli.calls.bench.anchor import Anchor
 from fla_core.cli.calls.bench.gate import Golds, check
-from fla_core.cli.calls.bench.providers import NotOffered, Provider
+from fla_core.cli.calls.bench.providers import Absent, NotOffered, Provider
 from fla_core.cli.calls.bench.rows import Row
 from fla_core.cli.calls.bench.workload import Workload
 from fla_core.cli.calls.check import witness
@@ -36,9 +36,12 @@ class Bench:
     first: bool = False
     golds: Golds = field(default_factory=Golds)
 
-    def run(self, workload: Workload, provider: Provider | Anchor, direction: str) -> Row:
+    def run(self, workload: Workload, provider: Provider | Anchor | Absent, direction: str) -> Row:
         """Check a call and, if it is right, time it."""
         row = blank(workload, provider.name, provider.version, direction)
+        if isinstance(provider, Absent):
+            row.status, row.text = provider.status, provider.text
+            return row
         try:
             self._fill(row, workload, provider)
         except PolicyError:
