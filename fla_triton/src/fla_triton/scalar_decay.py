@@ -56,13 +56,13 @@ class Kernels:
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
         todo = settled(call, "forward", self._plan_forward)
-        _, _, v = qkv(call)
-        o, last = torch.empty_like(v), None
+        start: Any = call.tensors["initial_state"]
+        o, last = torch.empty_like(call.tensors["v"]), None  # type: ignore[arg-type]
         if "final_state" in call.features:
-            last = new_state(call, todo.problem)
+            # Told a dtype and a device, torch takes twice as long.
+            last = new_state(call, todo.problem) if start is None else torch.empty_like(start)
         wanted = (o,) if last is None else (o, last)
         if not todo.problem.tokens or not todo.problem.sequences:
-            start = start_of(call)
             if last is not None:
                 last.zero_() if start is None else last.copy_(start)
         elif isinstance(todo.plan, Plan):
@@ -97,21 +97,34 @@ class Kernels:
         return _planned(self, problem, "backward")
 
     def _decode(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
-        q, k, v = qkv(call)
-        start = start_of(call)
-
         def settle() -> Settling:
             constants = {
                 **common(call, todo.problem),
                 "HAS_GK": False,
                 "HAS_GV": False,
-                "HAS_START": start is not None,
+                "HAS_START": given["initial_state"] is not None,
                 "HAS_LAST": last is not None,
             }
             return recurrent_outputs, todo.plan, constants
 
-        tensors = (q, k, v, *gates(call), None, None, start, o, last, boundaries(call))
-        todo.launches.run("decode", (*tensors, q.shape[1], call.scale), settle)
+        given: Any = call.tensors
+        q, seqlens = given["q"], call.seqlens
+        arguments = (
+            q,
+            given["k"],
+            given["v"],
+            given.get("g"),
+            given.get("g_gamma"),
+            None,
+            None,
+            given["initial_state"],
+            o,
+            last,
+            None if seqlens is None else seqlens.device,
+            q.shape[1],
+            call.scale,
+        )
+        todo.launches.run("decode", arguments, settle)
 
     def _chunks(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
         q, k, v = qkv(call)
