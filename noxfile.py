@@ -54,6 +54,7 @@ COMPILED_AT_NIGHT = (
     "gfx1100",
     "gfx1201",
 )
+INTERPRETED = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250", "pvc", "bmg", "dg2")
 XPU_PYTHONS = ("3.10", "3.11", "3.12")
 # Long enough that a worker a core pays; by file, since fixtures build wheels once a module.
 PARALLEL = ("fla_core", "conformance", "examples", "docs")
@@ -194,12 +195,15 @@ def install_kernels(session: nox.Session, *toolchain: str, backends: Iterable[st
 
 
 def compile_kernels(session: nox.Session, *arguments: str, module: str = "compile_only") -> None:
-    """Run a driver that compiles kernels, without a cache from one run to the next."""
+    """Run a driver beside the kernels' tests, without a cache from one run to the next."""
     cache = Path(session.create_tmp()) / "triton"
     shutil.rmtree(cache, ignore_errors=True)
-    env = {"OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(cache)}
-    with session.chdir("fla_triton/tests"):
-        session.run("python", "-m", module, *arguments, *session.posargs, env=env)
+    env = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(ROOT / "fla_triton" / "tests"),
+        "TRITON_CACHE_DIR": str(cache),
+    }
+    session.run("python", "-m", module, *arguments, *session.posargs, env=env)
 
 
 @nox.session
@@ -236,6 +240,14 @@ def compile_gfx1250(session: nox.Session) -> None:
     """Every night: the chip for which the pinned Triton has no working compiler."""
     install_kernels(session, "triton==3.7.1", backends=("fla_backend_rocm",))
     compile_kernels(session, "gfx1250")
+
+
+@nox.session(default=False)
+def interpreted(session: nox.Session) -> None:
+    """Every night: kernels as they are planned for AMD and Intel chips, in Triton's interpreter."""
+    install_kernels(session, "-c", str(CONSTRAINTS), "triton", backends=())
+    compile_kernels(session, *INTERPRETED, module="interpreter.proof")
+    compile_kernels(session, "gfx942", "--control", module="interpreter.proof")
 
 
 @nox.session(default=False)

@@ -16,13 +16,14 @@ from typing import Any
 from tables import ROOT, Incomplete, records, rows
 
 PROOFS = ROOT / "docs" / "proofs"
-RUN, LOWERED, COMPILED, DECLARED = (
+RUN, LOWERED, COMPILED, INTERPRETED, DECLARED = (
     "run on hardware",
     "lowered code run on CPU",
     "compiled",
+    "interpreted",
     "declared",
 )
-WORDS = (RUN, LOWERED, COMPILED, DECLARED)
+WORDS = (RUN, LOWERED, COMPILED, INTERPRETED, DECLARED)
 """What can be said of an implementation on a chip, strongest first."""
 
 ANY_CHIP = "host"
@@ -104,15 +105,13 @@ def _cell(seen: Sequence[Seen], backend: str, arch: str, contract: str) -> str:
         for one in seen
         if (one.backend, one.contract) == (backend, contract) and one.arch in (arch, ANY_CHIP)
     ]
-    best: list[str] = []
+    said: dict[str, str] = {}
     for word in WORDS:
         details = [one.detail for one in found if one.word == word]
         if details:
-            best.append(f"{word} ({details[0]})" if details[0] else word)
-    # Code for no chip in particular says nothing of the compiler's path to this one.
-    if best and best[0] != LOWERED:
-        best = best[:1]
-    return "; ".join(best) or DECLARED
+            said[word] = f"{word} ({details[0]})" if details[0] else word
+    # Short of hardware each word is of another step: numbers, the compiler, the chip's own plan.
+    return said.get(RUN) or "; ".join(said.values()) or DECLARED
 
 
 def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -134,8 +133,8 @@ def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
     if faults := sum(len(one["faults"]) for one in made):
         what += f", {faults} faults"
     versions = _listed(document["versions"])
-    date, count = min(one["date"] for one in made), str(sum(one["kernels"] for one in made))
-    return name, what, document["arch"], versions, date, count, *most.values()
+    date, count = min(one["date"] for one in made), sum(one.get("kernels", 0) for one in made)
+    return name, what, document["arch"], versions, date, str(count or ""), *most.values()
 
 
 def _listed(versions: Mapping[str, str]) -> str:

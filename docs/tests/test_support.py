@@ -101,6 +101,20 @@ def test_code_for_no_chip_in_particular_stands_beside_what_was_compiled(folder: 
     assert cell(folder, "xpu", "bmg") == "lowered code run on CPU"
 
 
+def test_what_was_interpreted_stands_beside_what_was_compiled(folder: Path) -> None:
+    interpreted = proof(kind="interpreted")
+    (one,) = interpreted["implementations"]
+    interpreted["implementations"] = [{n: v for n, v in one.items() if n != "functions"}]
+    del interpreted["implementations"][0]["kernels"]
+    put(folder, one=interpreted)
+    assert cell(folder, "rocm", "gfx942") == "interpreted"
+    assert "| gfx942 | triton 3.6.0 | 2026-11-29 |  |  |  |  |" in support.evidence(folder)
+    put(folder, two=proof())
+    assert cell(folder, "rocm", "gfx942") == "compiled; interpreted"
+    put(folder, three=conformance("L1"))
+    assert cell(folder, "rocm", "gfx942") == "run on hardware (bfloat16 L1)"
+
+
 def test_other_files_are_refused(folder: Path) -> None:
     put(folder, one={"schema": "else"})
     with pytest.raises(tables.Incomplete, match=r"one\.json is neither"):

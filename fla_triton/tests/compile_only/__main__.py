@@ -108,7 +108,8 @@ def main() -> int:
         if options.report is not None:
             file = options.report / f"compiled-{chip.profile.arch}.json"
             toolchain = ("triton-xpu" if chip.backend == "xpu" else "triton", "torch")
-            write(file, "compiled", chip, [row(outcome) for outcome in outcomes], toolchain)
+            what = (chip.backend, chip.profile.arch)
+            write(file, "compiled", what, [row(outcome) for outcome in outcomes], toolchain)
     for fault in wrong:
         print(fault)
     return 1 if wrong else 0

@@ -79,6 +79,15 @@ def small_cases(subject: Subject) -> list[Case]:
     return [case for one in wanted if (case := fitting.fit(one)) is not None]
 
 
+def usual_case(subject: Subject) -> Case:
+    """A call of the size of most models, of two chunks and some more tokens."""
+    _, everything = _features(subject)
+    case = _case(subject, "bfloat16", 128, 128, {"B": 1, "T": 140, "H": 1}, everything)
+    fitted = Fitting(subject.declaration).fit(case)
+    assert fitted is not None
+    return fitted
+
+
 def _quick(subject: Subject) -> Iterator[Case]:
     _, everything = _features(subject)
     yield _case(subject, "bfloat16", 128, 128, CHUNKED, everything)

@@ -102,7 +102,7 @@ def main() -> int:
     if options.report is not None:
         toolchain = ("triton-xpu", "torch", "intel-opencl-rt")
         file = options.report / f"lowered-{HOST}.json"
-        write(file, "lowered code run on CPU", target(HOST), proven, toolchain)
+        write(file, "lowered code run on CPU", ("xpu", HOST), proven, toolchain)
     return 1 if faults else 0
 
 

@@ -75,14 +75,18 @@ def row(outcome: Outcome) -> dict[str, Any]:
 
 
 def write(
-    path: Path, kind: str, chip: Target, rows: Sequence[dict[str, Any]], toolchain: Sequence[str]
+    path: Path,
+    kind: str,
+    chip: tuple[str, str],
+    rows: Sequence[dict[str, Any]],
+    toolchain: Sequence[str],
 ) -> None:
     """Write a proof, for the table of supported hardware.
 
     Args:
         path: what it says of other contracts stays, if it was written under the same toolchain.
         kind: in the words of that table.
-        chip: what was proven for.
+        chip: what was proven for, its plugin and its architecture.
         rows: one a contract.
         toolchain: distributions whose versions matter.
     """
@@ -96,8 +100,8 @@ def write(
     document = {
         "schema": "fla-proof/1",
         "kind": kind,
-        "backend": chip.backend,
-        "arch": chip.profile.arch,
+        "backend": chip[0],
+        "arch": chip[1],
         "versions": versions,
         "implementations": [found[contract] for contract in sorted(found)],
     }
