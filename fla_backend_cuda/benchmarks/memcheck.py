@@ -43,8 +43,12 @@ def sanitizer(places: Iterable[Path] | None = None) -> str | None:
 
 
 def watched(checker: str, command: list[str]) -> list[str]:
-    """The command line of a program under the checker; its compilers are left alone."""
-    return [checker, *OPTIONS, "--target-processes", "application-only", *command]
+    """The command line of a program under the checker.
+
+    Child processes are watched too, which is the checker's default: ``python3`` may be a script
+    that starts the interpreter, and in the script alone it would wait for a device in vain.
+    """
+    return [checker, *OPTIONS, *command]
 
 
 def fault(status: int, text: str) -> str:

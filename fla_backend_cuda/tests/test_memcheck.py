@@ -18,7 +18,7 @@ FAULTY = "========= Invalid __global__ write of size 4 bytes\n========= ERROR SU
 def checker(folder: Path, says: str, status: int) -> str:
     """A checker that takes the options of the real one, runs the program and says something."""
     file = folder / memcheck.NAME
-    script = 'while [ "$1" != "--target-processes" ]; do shift; done\nshift 2\n"$@" || exit $?\n'
+    script = f'shift {len(memcheck.OPTIONS)}\n"$@" || exit $?\n'
     file.write_text(f"#!/bin/sh\n{script}echo '{says}'\nexit {status}\n")
     file.chmod(0o755)
     return str(file)

@@ -14,7 +14,7 @@ from command_line import Invoke
 
 import fla_core
 from fla_core.cli.bench import _words
-from fla_core.cli.calls.bench import chart, compare, recipes, rows
+from fla_core.cli.calls.bench import chart, compare, fresh, recipes, rows
 from fla_core.cli.calls.bench.rows import Row
 
 SCHEMA = json.loads(Path(rows.__file__).with_name("schema.json").read_text())
@@ -167,6 +167,14 @@ def test_softmax_attention_is_the_anchor(invoke: Invoke) -> None:
 def test_first_calls_run_in_their_own_process(invoke: Invoke) -> None:
     (row,) = bench(invoke, "gla", "--direction", "fwd", "--first")
     assert row["first_s"] > 0
+
+
+def test_a_first_call_that_fails_is_told(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "MODULE", "fla_core.no_such_module")
+    (row,) = bench(invoke, "gla", "--direction", "fwd", "--first", code=1)
+    assert (row["status"], row["ms"]) == ("error", None)
+    assert "FirstCallError: the fresh process ended with status 1" in row["text"]
+    assert "No module named fla_core.no_such_module" in row["text"]
 
 
 def test_stored_figures_stand_beside(invoke: Invoke, tmp_path: Path) -> None:

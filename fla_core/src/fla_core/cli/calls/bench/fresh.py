@@ -18,6 +18,7 @@ import torch
 
 from fla_core.cli.calls.bench import recipes
 from fla_core.cli.calls.bench.workload import Workload
+from fla_core.errors import FlaError
 
 if TYPE_CHECKING:
     from fla_core.cli.calls.bench.anchor import Anchor
@@ -26,14 +27,24 @@ if TYPE_CHECKING:
 CACHES = ("TRITON_CACHE_DIR", "TILELANG_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
 """Where toolchains keep what they compiled."""
 
+MODULE = "fla_core.cli.calls.bench.fresh"
+
 LIMIT = 600.0
 """Seconds after which a first call is given up."""
 
 
+class FirstCallError(FlaError):
+    """What became of a fresh process that should have made a call."""
+
+
 def first_call(
     workload: Workload, provider: Provider | Anchor, direction: str, device: torch.device
-) -> float | None:
-    """Seconds of the first call in a fresh process; None when that process failed."""
+) -> float:
+    """Seconds of the first call in a fresh process.
+
+    Raises:
+        FirstCallError: that process failed, or took too long.
+    """
     recipe = workload.recipe
     asked = {
         "provider": provider.name,
@@ -46,7 +57,7 @@ def first_call(
         "direction": direction,
         "device": str(device),
     }
-    command = [sys.executable, "-m", "fla_core.cli.calls.bench.fresh", json.dumps(asked)]
+    command = [sys.executable, "-m", MODULE, json.dumps(asked)]
     with tempfile.TemporaryDirectory() as empty:
         path = os.pathsep.join(sys.path)
         environment = {**os.environ, **dict.fromkeys(CACHES, empty), "PYTHONPATH": path}
@@ -55,8 +66,11 @@ def first_call(
                 command, env=environment, capture_output=True, text=True, timeout=LIMIT
             )
         except subprocess.TimeoutExpired:
-            return None
-    return float(run.stdout.split()[-1]) if run.returncode == 0 else None
+            raise FirstCallError(f"the fresh process took more than {LIMIT:g} s") from None
+    if run.returncode:
+        last = run.stderr.strip().rpartition("\n")[2]
+        raise FirstCallError(f"the fresh process ended with status {run.returncode}: {last}")
+    return float(run.stdout.split()[-1])
 
 
 def measure(asked: Mapping[str, Any]) -> float:

@@ -44,14 +44,18 @@ class Bench:
             return row
         try:
             self._fill(row, workload, provider)
+            return row
         except PolicyError:
             raise
         except NotOffered as error:
-            row.status, row.text = "missing", str(error)
+            told = "missing", str(error)
         except (NoImplementationError, PluginLoadError, NotImplementedError) as error:
-            row.status, row.text = "refused", str(error)
+            told = "refused", str(error)
         except Exception as error:
-            row.status, row.text = "error", f"{type(error).__name__}: {error}"
+            told = "error", f"{type(error).__name__}: {error}"
+        # Figures that were taken before it failed are those of no call.
+        row = blank(workload, provider.name, provider.version, direction)
+        row.status, row.text = told
         return row
 
     def _fill(self, row: Row, workload: Workload, provider: Provider | Anchor) -> None:
