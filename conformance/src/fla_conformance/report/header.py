@@ -130,7 +130,12 @@ def _git(folder: Path, *arguments: str) -> str:
 def _device_name(torch: Any, device: str) -> str:
     kind = device.partition(":")[0]
     module: Any = None if kind == "cpu" else getattr(torch, kind, None)
-    return str(module.get_device_name(device)) if hasattr(module, "get_device_name") else ""
+    if not hasattr(module, "get_device_name"):
+        return ""
+    try:
+        return str(module.get_device_name(device))
+    except (AssertionError, RuntimeError):  # a build of torch for another vendor, no such index
+        return "none that torch can open"
 
 
 def _processor() -> str:
