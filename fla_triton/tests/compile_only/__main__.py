@@ -33,7 +33,7 @@ from compile_only.cases import Subject, cases, subjects
 from compile_only.controls import CONTROLS
 from compile_only.driver import Compiled, pretending
 from compile_only.report import Outcome, row, summary, write
-from compile_only.run import answer, refusal
+from compile_only.run import answer, decode_pooled, refusal
 from compile_only.targets import Target, target
 from fla_conformance.inputs import make_inputs
 
@@ -45,7 +45,9 @@ def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compil
     for case in todo:
         before, begin = len(made), time.perf_counter()
         try:
-            answer(subject, make_inputs(case), chip)
+            inputs = make_inputs(case)
+            answer(subject, inputs, chip)
+            decode_pooled(subject, inputs, chip)
         except Exception as error:
             text = " ".join(str(error).split())[:400]
             wrong.append(f"{case.id}: {type(error).__name__}: {text}")

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
+import torch
 import triton
 from torch import Tensor
 
-from compile_only.cases import Subject
+from compile_only.cases import STATES, Subject
 from compile_only.targets import Target
 from fla_conformance.inputs import Inputs
 from fla_core.dispatch.validity import check
+from fla_core.slots import SKIP, Slots
+from fla_triton.declared import POOLED
+from fla_triton.plan import DECODE_TOKENS
 from fla_triton.profiles import EVERY
-from fla_triton.serve import kernels_for
+from fla_triton.serve import Kernels, kernels_for
 
 
 def refusal(subject: Subject, chip: Target) -> str:
@@ -27,14 +32,7 @@ def refusal(subject: Subject, chip: Target) -> str:
 
 def answer(subject: Subject, inputs: Inputs, chip: Target) -> dict[str, Tensor]:
     """Outputs, and gradients of every input in a backward case, with what is known of the chip."""
-    call = inputs.call()
-    package, profile = f"fla_backend_{chip.backend}", chip.profile
-    if subject.kernels is not None:
-        kernels = subject.kernels(profile)
-    elif profile.arch in EVERY:
-        kernels = kernels_for(subject.row.family, package, profile.arch)
-    else:
-        kernels = import_module(f"fla_triton.{subject.row.family}").Kernels(profile)
+    call, kernels = inputs.call(), _kernels(subject, chip)
     outputs, residuals = kernels.forward(call, bool(inputs.grads))
     found = dict(zip(inputs.output_names, outputs, strict=True))
     if inputs.grads:
@@ -42,3 +40,38 @@ def answer(subject: Subject, inputs: Inputs, chip: Target) -> dict[str, Tensor]:
         derived = kernels.backward(call, residuals, grads, frozenset(inputs.present))
         found |= {f"d{name}": value for name, value in derived.items()}
     return found
+
+
+def decode_pooled(subject: Subject, inputs: Inputs, chip: Target) -> None:
+    """Run a decoding call with its states in a pool, written or read, in both layouts.
+
+    Nothing happens where the call is no such call. Of one multiprocessor few heads leave nothing
+    idle, so that tiles are as wide as those of many heads.
+    """
+    call, span = inputs.call(), inputs.case.sizes["T"]
+    if subject.row.family not in POOLED or not call.features >= STATES or span > DECODE_TOKENS:
+        return
+    host = import_module(f"fla_triton.{subject.row.family}")
+    kernels = host.Kernels(replace(chip.profile, multiprocessors=1))
+    count, start = call.initial_state.shape[0], call.initial_state
+    table = torch.full((count, span + 1), SKIP, dtype=torch.int32)
+    accepted = torch.ones(count, dtype=torch.int32)
+    for slots in (
+        Slots(start.clone(), torch.arange(count), None, True, False),
+        Slots(start.mT.contiguous(), torch.arange(count), None, True, True),
+        Slots(start.clone(), table, accepted, True, False),
+        Slots(start.clone(), table, None, False, False),
+    ):
+        base = call.but(initial_state=None)
+        base.features -= STATES if slots.inplace else {"initial_state"}
+        kernels.pooled(base, slots)
+
+
+def _kernels(subject: Subject, chip: Target) -> Kernels:
+    package, profile = f"fla_backend_{chip.backend}", chip.profile
+    if subject.kernels is not None:
+        return subject.kernels(profile)
+    if profile.arch in EVERY:
+        return kernels_for(subject.row.family, package, profile.arch)
+    made: Kernels = import_module(f"fla_triton.{subject.row.family}").Kernels(profile)
+    return made
