@@ -238,5 +238,5 @@ def _run(prepared: Prepared, call: Call, slots: Slots) -> tuple[Tensor, ...]:
         named = ((f"output {n!r}", o) for n, o in zip(expected.names, outputs, strict=True))
         audit.check_no_alias(plan, held, named, exclusive=True)
     if slots.inplace and not slots.pool.is_inference():
-        increment_version((slots.pool,))  # what kernels write, torch does not see
+        increment_version(slots.pool)  # what kernels write, torch does not see
     return outputs

@@ -178,18 +178,24 @@ def check_values(title: str, slots: Slots) -> None:
         ContractError: a slot is out of range, or is written twice; a number of tokens is not
             among the columns.
     """
-    if readable(slots.indices):
-        copy, what = host_copy(slots.indices), (slots.pool.shape[0], slots.inplace)
-        if what not in copy.passed:
-            _check_indices(title, slots)
-            copy.passed.add(what)
-    if slots.accepted is not None and readable(slots.accepted) and readable(slots.indices):
+    if not readable(slots.indices):
+        return
+    copy, what = host_copy(slots.indices), (slots.pool.shape[0], slots.inplace)
+    if what not in copy.passed:
+        _check_indices(title, slots)
+        copy.passed.add(what)
+    if slots.accepted is not None and readable(slots.accepted):
         _check_accepted(title, slots, host_copy(slots.accepted).values)
 
 
 def _check_indices(title: str, slots: Slots) -> None:
-    count, seen = slots.pool.shape[0], dict[int, str]()
-    for n, row in enumerate(rows_of(slots)):
+    count, table = slots.pool.shape[0], rows_of(slots)
+    named = [slot for row in table for slot in row if slot != SKIP]
+    twice = slots.inplace and len(set(named)) < len(named)
+    if not named or (min(named) >= 0 and max(named) < count and not twice):
+        return
+    seen: dict[int, str] = {}
+    for n, row in enumerate(table):
         for t, slot in enumerate(row):
             if slot == SKIP:
                 continue
@@ -240,7 +246,7 @@ class _Entry(NamedTuple):
 
 def readable(tensor: Tensor) -> bool:
     """Whether :func:`host_copy` can answer: not where a graph is captured before the first time."""
-    return not capturing(tensor) or _cached(tensor) is not None
+    return _cached(tensor) is not None or not capturing(tensor)
 
 
 def host_copy(tensor: Tensor) -> HostCopy:
