@@ -46,8 +46,7 @@ class Prepared(NamedTuple):
     Attributes:
         q_in: queries as the state before their chunk meets them, scale among their factors.
         k_out: keys as the state after their chunk keeps them.
-        scores: of each chunk's pairs, scale among their factors, ``[B, T, H, C]``; columns are in
-            the order of ``tree_tokens``.
+        scores: of each chunk's pairs, scale among their factors, ``[B, T, H, C]``.
         totals: what each chunk leaves of the state's rows, ``[slots, H, K]``, float32.
     """
 
@@ -166,7 +165,6 @@ class Kernels:
             constants = {
                 **_sizes(problem),
                 "TURNED": stage == "values",
-                "TREE": True,
                 "PRECISION": self._precision(tensors[0], problem),
             }
             return scored_outputs, planned.launches[stage], constants

@@ -24,10 +24,6 @@ STAGES = {
 """Kernels with one program for each chunk and head, in order; the pass over time lies between."""
 
 
-LOW = 2
-"""Levels of the tree inside one thread: of 64 rows and channels four warps hold 4 rows in each."""
-
-
 def default_tiles(problem: Problem, direction: str, profile: Profile) -> Tiles:
     """Tiles where no table knows better, made smaller until every stage fits the device."""
     tiles = _preferred_tiles(problem, profile)
@@ -83,10 +79,10 @@ def plan(
         constants = {"C": size}
         if stage != "pulls":
             constants["BK"] = tile.BK
-        if stage != "prepare":
-            constants["BV"] = tile.BV
         if stage == "prepare":
-            constants["LOW"] = LOW
+            constants["FLAT"] = not profile.batches
+        else:
+            constants["BV"] = tile.BV
         if stage == "gradients":
             constants["LEVELS"] = size.bit_length() - 1
             grid *= -(-problem.K // tile.BK)
@@ -100,13 +96,10 @@ def plan(
 def stage_tile(tiles: Tiles, stage: str) -> Tile:
     """Tile of one stage over chunks.
 
-    ``tiles.chunk`` is that of plain products. Scores keep what they decay in float32 beside the
-    block's, and want twice the warps; gradients, whose products follow one another, would form
-    each of them twice with more warps than one block of rows fills, and take fewer columns.
+    ``tiles.chunk`` is that of plain products. Gradients, whose products follow one another, would
+    form each of them twice with more warps than one block of rows fills, and take fewer columns.
     """
     chunk = tiles.chunk
-    if stage == "prepare":
-        return replace(chunk, warps=min(2 * chunk.warps, 8))
     if stage == "gradients":
         return replace(chunk, BV=min(chunk.BV, 64))
     return chunk
@@ -148,12 +141,10 @@ def _memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
     state, square = tile.BK * tile.BV, size * size
     elements = {
         "states": tile.stages * (keys + values),
-        "prepare": 2 * keys,
+        "prepare": max(2 * keys, square),
         "outputs": keys + values + state + square,
         "values": keys + values + state + square,
         "pulls": 2 * values,
         "gradients": max(2 * (values + state), 3 * keys + square),
     }[stage]
-    # Tiles change their layout in float32.
-    exact = 4 * max(square, keys) if stage == "prepare" else 0
-    return elements * problem.itemsize + exact
+    return elements * problem.itemsize

@@ -123,7 +123,6 @@ class ChannelStages(Stages):
             (self.call.scale,),
             columns=-(-self.problem.V // self.todo.launches["outputs"].constants["BV"]),
             TURNED=False,
-            TREE=False,
         )
 
     def _local_dv(self, errors: Errors, do: Tensor, dv: Tensor) -> None:

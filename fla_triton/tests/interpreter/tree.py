@@ -20,9 +20,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fla_triton.kernels.common import load_rows, step_decay, store_rows
-from fla_triton.kernels.pairs import pair_scores, tree_tokens
+from fla_triton.kernels.channel_prepare import load_decays, store_totals
+from fla_triton.kernels.common import store_rows
+from fla_triton.kernels.pairs import no_scores, pair_scores, store_scores, widened
 from fla_triton.kernels.spans import behind, decays, load_gates, up_to
+from fla_triton.kernels.tokens import load_tokens
 from fla_triton.kernels.tree import both_ways, pair_gradients
 from interpreter.shims import correct_bfloat16, watch_bounds
 
@@ -49,6 +51,7 @@ def one_block(
     BK: tl.constexpr,
     BT: tl.constexpr,
     LEVELS: tl.constexpr,
+    FLAT: tl.constexpr,
 ):
     """Everything that the tree and its sums of gates give, of one block."""
     inner = tl.arange(0, BT)
@@ -58,17 +61,26 @@ def one_block(
     both = both_ways(tl.load(dscores + square), dtype)
     store_rows(pairs, both, inner, live, 0, 0, 1, BT, BT, BT)
     tl.debug_barrier()
-    tokens = tree_tokens(BT)
-    there = tokens < length
-    found = tl.zeros([BT, BT], dtype=tl.float32)
+    near, far = no_scores(BT)
     for column in range(0, K, BK):
-        tile_left = load_rows(left, tokens, there, 0, column, 1, K, BT, BK).to(tl.float32)
-        tile_right = load_rows(right, tokens, there, 0, column, 1, K, BT, BK).to(tl.float32)
-        decayed = step_decay(load_rows(g, tokens, there, 0, column, 1, K, BT, BK).to(tl.float32))
-        tile, _, _, total = pair_scores(tile_left, tile_right, decayed, dtype, BT, BK, 2, "ieee")
-        found += tile
-        columns = column + tl.arange(0, BK)
-        tl.store(totals + columns, tl.reshape(total, [BK]), mask=columns < K)
+        tiles_left = load_tokens(left, 0, length, 0, column, 1, K, BT, BK)
+        tiles_right = load_tokens(right, 0, length, 0, column, 1, K, BT, BK)
+        near, far, _, _, _, _, _, total = pair_scores(
+            near,
+            far,
+            near,
+            far,
+            widened(tiles_left),
+            (),
+            widened(tiles_right),
+            load_decays(g, 0, length, 0, column, 1, K, BT, BK),
+            dtype,
+            BK,
+            False,
+            FLAT,
+            "ieee",
+        )
+        store_totals(totals, total, 0, column, K, BK)
         high, low = load_gates(g, inner, live, 0, column, 1, K, BT, BK, dtype)
         nothing = tl.zeros([BT, BK], dtype=tl.float32)
         a, b, c = pair_gradients(
@@ -99,8 +111,7 @@ def one_block(
         store_rows(since, d, inner, live, 0, column, 1, K, BT, BK)
         e = decays(behind(BT), high, low, "ieee")
         store_rows(until, e, inner, live, 0, column, 1, K, BT, BK)
-    found = tl.where(tokens[:, None] >= tokens[None, :], found, 0.0)
-    tl.store(scores + tokens[:, None] * BT + tokens[None, :], found)
+    store_scores(scores, near, far, 0, length, 0, 1, BT, FLAT)
 
 
 def by_sums(x: Tensors) -> tuple[Tensors, Tensors]:
@@ -134,11 +145,11 @@ def by_sums(x: Tensors) -> tuple[Tensors, Tensors]:
     return reduced(terms, pulls, left, right), sizes
 
 
-def by_tree(x: Tensors, block: int, width: int) -> Tensors:
+def by_tree(x: Tensors, block: int, width: int, flat: bool) -> Tensors:
     """What the kernels say."""
     tokens, channels = x["left"].shape
     found = {name: torch.empty_like(x["g"], dtype=torch.float32) for name in RESULTS[1:]}
-    found["scores"] = torch.empty(block, block)
+    found["scores"] = torch.zeros(block, block)
     dscores = torch.zeros(block, block)
     dscores[:tokens, :tokens] = x["dscores"]
     pairs = torch.empty(tokens, block, dtype=x["right"].dtype)
@@ -146,10 +157,11 @@ def by_tree(x: Tensors, block: int, width: int) -> Tensors:
     outputs = (found[name] for name in RESULTS)
     given = (x["left"], x["right"], x["g"], dscores, pairs, totals, *outputs)
     levels = block.bit_length() - 1
-    one_block[(1,)](*given, tokens, K=channels, BK=width, BT=block, LEVELS=levels)
+    sizes = {"K": channels, "BK": width, "BT": block, "LEVELS": levels, "FLAT": flat}
+    one_block[(1,)](*given, tokens, **sizes)
     # Two ways to the decay of the whole block.
     torch.testing.assert_close(totals, found["since"][-1], rtol=2e-3, atol=1e-12)
-    beyond = found["scores"][tokens:].abs().max() if tokens < block else 0.0
+    beyond = found["scores"][:, tokens:].abs().max() if tokens < block else 0.0
     assert beyond == 0.0, "tokens that are not there have scores"
     return {**found, "scores": found["scores"][:tokens, :tokens]}
 
@@ -186,7 +198,7 @@ def main() -> None:
             "dscores": torch.randn(tokens, tokens),
         }
         right, size = by_sums(x)
-        found = by_tree(x, block, width)
+        found = by_tree(x, block, width, dtype == torch.float16)
         errors = {}
         unit = torch.finfo(dtype).eps / 2
         lost = tokens * 2.0**-24 if dtype == torch.float16 else 1e-30  # what float16 cannot hold

@@ -6,24 +6,39 @@ With running log decays G of key channels inside the chunk, and their total G_C,
     q_in_i = scale exp(G_i) q_i,   k_out_j = exp(G_C - G_j) k_j,   totals = exp(G_C).
 
 All that decays is done with here: what follows are plain products and a factor of the state. All
-chunks at once. Columns of P are in the order of ``tree_tokens``.
+chunks at once.
 
 Bytes a token and head: q, k and gates read, q_in, k_out and C of P written. Flops: 2 K C
-(log2(C) + 1).
+log2(C / 16) between blocks, 160 K inside them.
 """
 
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.common import (
-    chunk_at,
-    first_slot,
-    load_rows,
-    sequence_at,
-    step_decay,
-    store_rows,
-)
-from fla_triton.kernels.pairs import pair_scores, tree_tokens
+from fla_triton.kernels.common import chunk_at, first_slot, sequence_at, step_decay, store_rows
+from fla_triton.kernels.pairs import no_scores, pair_scores, scaled, store_scores, widened
+from fla_triton.kernels.tokens import BLOCK, as_rows, load_tokens
+
+
+@triton.jit
+def load_decays(
+    g, first, live, h, column, H: tl.constexpr, K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr
+):
+    """``exp`` of gates as 16 tiles; one outside."""
+    tiles = load_tokens(g, first, live, h, column, H, K, C, BK)
+    found = ()
+    for token in tl.static_range(BLOCK):
+        found += (step_decay(tiles[token].to(tl.float32)),)
+    return found
+
+
+@triton.jit
+def store_totals(totals, total, slot, column, K: tl.constexpr, BK: tl.constexpr):
+    """Write a tile of a chunk's decay, which every row of ``total [C / 16, BK]`` holds."""
+    channels = column + tl.arange(0, BK)
+    row = tl.arange(0, total.shape[0])[:, None]
+    places = tl.cast(slot, tl.int64) * K + channels[None, :] + 0 * row
+    tl.store(totals + places, total, mask=(row == 0) & (channels < K)[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -43,7 +58,7 @@ def channel_prepare(
     K: tl.constexpr,
     BK: tl.constexpr,
     C: tl.constexpr,
-    LOW: tl.constexpr,
+    FLAT: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -51,32 +66,37 @@ def channel_prepare(
     pid = tl.program_id(0)
     h = pid % H
     n, c = chunk_at(table, pid // H, T, C, VARLEN)
-    first, length = sequence_at(cu, n, T, VARLEN)
-    slot = (first_slot(first, n, T, C, VARLEN) + c) * H + h
-    inner = tree_tokens(C)
-    live = c * C + inner < length
-    rows = first + c * C + inner
+    begin, length = sequence_at(cu, n, T, VARLEN)
+    slot = (first_slot(begin, n, T, C, VARLEN) + c) * H + h
+    first = begin + c * C
+    left = length - c * C
+    rows = first + tl.arange(0, C)
+    live = tl.arange(0, C) < left
+    dtype: tl.constexpr = k.dtype.element_ty
 
-    acc = tl.zeros([C, C], dtype=tl.float32)
+    near, far = no_scores(C)
     for row in range(0, K, BK):
-        tile_q = load_rows(q, rows, live, h, row, H, K, C, BK)
-        tile_k = load_rows(k, rows, live, h, row, H, K, C, BK)
-        decays = step_decay(load_rows(g, rows, live, h, row, H, K, C, BK).to(tl.float32))
-        found, entering, leaving, total = pair_scores(
-            tile_q.to(tl.float32),
-            tile_k.to(tl.float32),
-            decays,
-            k.dtype.element_ty,
-            C,
+        tiles_q = load_tokens(q, first, left, h, row, H, K, C, BK)
+        tiles_k = load_tokens(k, first, left, h, row, H, K, C, BK)
+        queries = widened(tiles_q)
+        near, far, _, _, entering, _, leaving, total = pair_scores(
+            near,
+            far,
+            near,
+            far,
+            queries,
+            queries,
+            widened(tiles_k),
+            load_decays(g, first, left, h, row, H, K, C, BK),
+            dtype,
             BK,
-            LOW,
+            False,
+            FLAT,
             PRECISION,
         )
-        acc += found
-        store_rows(q_in, entering * scale, rows, live, h, row, H, K, C, BK)
+        entering = as_rows(scaled(entering, scale), dtype, C, BK)
+        store_rows(q_in, entering, rows, live, h, row, H, K, C, BK)
+        leaving = as_rows(leaving, dtype, C, BK)
         store_rows(k_out, leaving, rows, live, h, row, H, K, C, BK)
-        channels = row + tl.arange(0, BK)
-        places = totals + tl.cast(slot, tl.int64) * K + channels
-        tl.store(places, tl.reshape(total, [BK]), mask=channels < K)
-    acc = tl.where(inner[:, None] >= inner[None, :], acc, 0.0)
-    store_rows(scores, acc * scale, rows, live, h, 0, H, C, C, C)
+        store_totals(totals, total, slot, row, K, BK)
+    store_scores(scores, near * scale, far * scale, first, left, h, H, C, FLAT)

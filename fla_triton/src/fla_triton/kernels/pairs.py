@@ -1,115 +1,306 @@
-"""Scores of the pairs of a block under channel decays: ``tree`` in the fewest instructions.
+"""Scores of the pairs of a chunk under channel decays: the tree of ``tree``, token by token.
 
-Rows of a tile hold the block's tokens in the reversed order of their bits (``tree_tokens``). Tokens
-next to each other then lie in one thread: on the lowest levels nothing is exchanged, and which row
-is the later one is settled when the kernel is compiled. Factors are products of ``exp(g)``, formed
-by doubling: those of a level's segments become those of the next with the total of the segment
-beside them. No factor is a quotient and no exponent a difference, so that a hard gate hides nothing
-of mild ones behind it; and there is one exponential a token and channel for all levels.
+Tiles are those of ``tokens``. On the four lowest levels, those of a block of 16 tokens, which token
+is the later one is settled when the kernel is compiled, and a level costs a multiplication a token
+and channel: the later half takes on what the earlier one decays by, ``left`` then being decayed
+since the start of its segment, and the other way round ``right`` until its segment's end. On the
+levels above, whole blocks are later or earlier, and take on what whole blocks decay by.
 
-From segments of 2^LOW tokens on (best those that one thread holds), left and right have been
-multiplied by what their own segment takes of them, and every level adds the decay between segment
-and middle, one number for all tokens of a segment.
+Factors are products of ``exp(g)``. None is a quotient and no exponent a difference, so that a hard
+gate hides nothing of mild ones behind it; there is one exponential a token and channel.
+
+Scores lie in two parts: ``near [C / 16, 16, 16]`` of pairs in one block, whose products are taken
+block by block, and ``far [C, C]`` of pairs in two. Both add up the pairs of all tiles of channels;
+what they hold above the diagonal means nothing.
 """
 
 import triton
 import triton.language as tl
 
-MOST_LEVELS = tl.constexpr(8)
-"""Levels of a block of 256 tokens."""
+from fla_triton.kernels.tokens import BLOCK, as_rows, side_by_side
+from fla_triton.kernels.triangular import block_diagonal
+
+LEVELS = tl.constexpr(4)
+"""Levels of a block."""
 
 
 @triton.jit
-def tree_tokens(BT: tl.constexpr):
-    """Token of each row ``[BT]``: the row's bits, reversed."""
-    row = tl.arange(0, BT)
-    token = tl.zeros([BT], dtype=tl.int32)
-    for bit in tl.static_range(MOST_LEVELS):
-        if (1 << bit) < BT:
-            token = token * 2 + ((row >> bit) & 1)
-    return token
+def widened(tiles):
+    """The tiles in float32."""
+    found = ()
+    for token in tl.static_range(BLOCK):
+        found += (tiles[token].to(tl.float32),)
+    return found
 
 
 @triton.jit
-def in_later_half(level: tl.constexpr, ROWS: tl.constexpr):
-    """Rows ``[ROWS, 1]`` whose token, or segment, lies in the later half of its group."""
-    return ((tl.arange(0, ROWS) // (ROWS >> (level + 1))) & 1)[:, None] == 1
+def times(tiles, factors):
+    """Tile by tile."""
+    found = ()
+    for token in tl.static_range(BLOCK):
+        found += (tiles[token] * factors[token],)
+    return found
 
 
 @triton.jit
-def doubled(since, until, total, level: tl.constexpr, ROWS: tl.constexpr, BK: tl.constexpr):
-    """Factors of the segments of the next level.
+def scaled(tiles, factor):
+    """All tiles times one."""
+    found = ()
+    for token in tl.static_range(BLOCK):
+        found += (tiles[token] * factor,)
+    return found
+
+
+@triton.jit
+def mixed(left, right, level: tl.constexpr):
+    """Of later tokens left, of earlier ones right."""
+    found = ()
+    for token in tl.static_range(BLOCK):
+        if (token >> level) & 1:
+            found += (left[token],)
+        else:
+            found += (right[token],)
+    return found
+
+
+@triton.jit
+def later_decayed(tiles, totals, level: tl.constexpr):
+    """Later tokens times the decay of the segment before theirs; ``totals``: of each segment."""
+    found = ()
+    for token in tl.static_range(BLOCK):
+        if (token >> level) & 1:
+            found += (tiles[token] * totals[(token >> level) - 1],)
+        else:
+            found += (tiles[token],)
+    return found
+
+
+@triton.jit
+def earlier_decayed(tiles, totals, level: tl.constexpr):
+    """Earlier tokens times the decay of the segment behind theirs."""
+    found = ()
+    for token in tl.static_range(BLOCK):
+        if (token >> level) & 1:
+            found += (tiles[token],)
+        else:
+            found += (tiles[token] * totals[(token >> level) + 1],)
+    return found
+
+
+@triton.jit
+def joined(totals, level: tl.constexpr):
+    """Decays of the segments of the next level."""
+    found = ()
+    for segment in tl.static_range(BLOCK >> (level + 1)):
+        found += (totals[2 * segment] * totals[2 * segment + 1],)
+    return found
+
+
+@triton.jit
+def block_decays(total, C: tl.constexpr, BK: tl.constexpr):
+    """Decays of whole blocks between each block and the middle of its group, level by level.
 
     Args:
-        since, until: ``[ROWS, BK]`` from the segment's start to a row, and from behind it to the
-            segment's end.
-        total: of the segments, in reversed order, ``[ROWS / 2^level, BK]``.
+        total: of each block, ``[C / 16, BK]``.
+
+    Returns:
+        two tiles a level, from the middle to a later block and from behind an earlier one to the
+        middle, one for the other blocks; then two from the chunk's start and until its end; and the
+        chunk's own decay.
     """
-    pair = tl.reshape(total, [2, ROWS // (2 << level), BK])
-    half = tl.arange(0, 2)[:, None, None]
-    # Adding a negative zero is nothing to do even for a compiler that heeds signs.
-    first = tl.sum(tl.where(half == 0, pair, -0.0), 0)
-    second = tl.sum(tl.where(half == 1, pair, -0.0), 0)
-    later = (tl.arange(0, 2) == 1)[None, :, None, None]
-    since = tl.reshape(since, [1 << level, 2, ROWS // (2 << level), BK])
-    until = tl.reshape(until, [1 << level, 2, ROWS // (2 << level), BK])
-    since *= tl.where(later, first[None, None, :, :], 1.0)
-    until *= tl.where(later, 1.0, second[None, None, :, :])
-    return tl.reshape(since, [ROWS, BK]), tl.reshape(until, [ROWS, BK]), first * second
+    before = tl.full([C // BLOCK, BK], 1.0, dtype=tl.float32)
+    behind = tl.full([C // BLOCK, BK], 1.0, dtype=tl.float32)
+    found = (before, behind)
+    half = tl.arange(0, 2)[None, :, None, None]
+    for level in tl.static_range(LEVELS):
+        if (BLOCK << level) < C:
+            pair = tl.reshape(total, [C // (2 * BLOCK << level), 2, 1 << level, BK])
+            # Adding a negative zero is nothing to do even for a compiler that heeds signs.
+            first = tl.sum(tl.where(half == 0, pair, -0.0), 1)[:, None, :, :]
+            second = tl.sum(tl.where(half == 1, pair, -0.0), 1)[:, None, :, :]
+            before *= tl.reshape(tl.where(half == 1, first, 1.0), [C // BLOCK, BK])
+            behind *= tl.reshape(tl.where(half == 1, 1.0, second), [C // BLOCK, BK])
+            found += (before, behind)
+            both = tl.broadcast_to(first * second, [C // (2 * BLOCK << level), 2, 1 << level, BK])
+            total = tl.reshape(both, [C // BLOCK, BK])
+    return found, total
 
 
 @triton.jit
-def spread(x, factor, BT: tl.constexpr, BK: tl.constexpr, LOW: tl.constexpr):
-    """``x [BT, BK]`` times the factor of each row's segment of 2^LOW tokens."""
-    tall = tl.reshape(x, [1 << LOW, BT >> LOW, BK]) * factor[None, :, :]
-    return tl.reshape(tall, [BT, BK])
+def later_blocks(level: tl.constexpr, C: tl.constexpr):
+    """Blocks ``[C / 16, 1]`` in the later half of their group."""
+    return ((tl.arange(0, C // BLOCK) >> level) & 1)[:, None] == 1
+
+
+@triton.jit
+def mixed_blocks(left, right, factors, level: tl.constexpr, C: tl.constexpr):
+    """Of later blocks left, of earlier ones right, decayed to the middle between."""
+    later = later_blocks(level, C)
+    factor = tl.where(later, factors[2 * level], factors[2 * level + 1])
+    found = ()
+    for token in tl.static_range(BLOCK):
+        if level == 0:
+            found += (tl.where(later, left[token], right[token]),)
+        else:
+            found += (tl.where(later, left[token], right[token]) * factor,)
+    return found
+
+
+@triton.jit
+def no_scores(C: tl.constexpr):
+    """``near`` and ``far`` of no channels."""
+    near = tl.zeros([C // BLOCK, BLOCK, BLOCK], dtype=tl.float32)
+    return near, tl.zeros([C, C], dtype=tl.float32)
+
+
+@triton.jit
+def at_level(level: tl.constexpr, C: tl.constexpr):
+    """Pairs ``[C, C]`` of a level; of level -1 a token with itself."""
+    distance = tl.arange(0, C)[:, None] ^ tl.arange(0, C)[None, :]
+    return (2 * distance + 1) >> (level + 1) == 1
+
+
+@triton.jit
+def with_near(
+    near,
+    far,
+    rows,
+    columns,
+    level: tl.constexpr,
+    dtype: tl.constexpr,
+    BK: tl.constexpr,
+    FLAT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Add the products of the pairs of a level inside blocks.
+
+    ``rows``, ``columns``: tiles.
+    """
+    C: tl.constexpr = far.shape[0]
+    if not FLAT:
+        turned = side_by_side(columns, dtype, C, BK)
+        straight = tl.permute(side_by_side(rows, dtype, C, BK), (0, 2, 1))
+        found = tl.dot(straight, turned, input_precision=PRECISION)
+        near += tl.where(at_level(level, BLOCK)[None, :, :], found, 0.0)
+    else:
+        far = with_far(far, rows, columns, level, dtype, BK, PRECISION)
+    return near, far
+
+
+@triton.jit
+def with_far(
+    far,
+    rows,
+    columns,
+    level: tl.constexpr,
+    dtype: tl.constexpr,
+    BK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Add the products of the pairs of a level, by one product of the whole chunk."""
+    C: tl.constexpr = far.shape[0]
+    straight = as_rows(rows, dtype, C, BK)
+    turned = tl.trans(as_rows(columns, dtype, C, BK))
+    found = tl.dot(straight, turned, input_precision=PRECISION)
+    return far + tl.where(at_level(level, C), found, 0.0)
 
 
 @triton.jit
 def pair_scores(
+    near,
+    far,
+    other_near,
+    other_far,
     left,
+    other,
     right,
     decays,
     dtype: tl.constexpr,
-    BT: tl.constexpr,
     BK: tl.constexpr,
-    LOW: tl.constexpr,
+    TWO: tl.constexpr,
+    FLAT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Scores ``[BT, BT]`` of the pairs ``j <= i`` from a tile of channels.
+    """Add the pairs of a tile of channels: ``j <= i`` of left, ``j < i`` of other.
 
     Args:
-        left, right: ``[BT, BK]``, float32, rows in the order of ``tree_tokens``.
+        near, far: scores of ``left`` with ``right``.
+        other_near, other_far: those of ``other`` with ``right``; nothing happens to them, and
+            ``other`` is not read, if not ``TWO``.
+        left, other, right: 16 tiles ``[C / 16, BK]``, float32.
         decays: ``exp(g)``, float32; one where there is no token.
         dtype: of products.
+        FLAT: multiply two matrices at a time; then all scores lie in ``far``.
 
     Returns:
-        scores, of the same order, which mean nothing above the diagonal; left decayed since the
-        block's start, right until its end; the decay of the block ``[1, BK]``.
+        the four; left and other decayed since the chunk's start, right until its end; the decay of
+        the chunk, in each block's row.
     """
-    token = tree_tokens(BT)
-    apart = token[:, None] ^ token[None, :]
-    since, until, total = decays, tl.full([BT, BK], 1.0, dtype=tl.float32), decays
-    # Of this only the diagonal stays: a pair of a token with itself does not decay.
-    scores = tl.dot(left.to(dtype), tl.trans(right.to(dtype)), input_precision=PRECISION)
-    for level in tl.static_range(LOW):
-        later = in_later_half(level, BT)
-        mixed = (tl.where(later, left, right) * tl.where(later, since, until)).to(dtype)
-        found = tl.dot(mixed, tl.trans(mixed), input_precision=PRECISION)
-        # What is no pair of this level is one of a lower level, and known, or of a higher one.
-        scores = tl.where(apart < (1 << level), scores, found)
-        since, until, total = doubled(since, until, total, level, BT, BK)
-    left *= since
-    right *= until
-    SEGMENTS: tl.constexpr = BT >> LOW
-    before = tl.full([SEGMENTS, BK], 1.0, dtype=tl.float32)
-    behind = tl.full([SEGMENTS, BK], 1.0, dtype=tl.float32)
-    for level in tl.static_range(MOST_LEVELS):
-        if (1 << level) < SEGMENTS:
-            factor = tl.where(in_later_half(level, SEGMENTS), before, behind)
-            both = tl.where(in_later_half(level + LOW, BT), left, right)
-            mixed = spread(both, factor, BT, BK, LOW).to(dtype)
-            found = tl.dot(mixed, tl.trans(mixed), input_precision=PRECISION)
-            scores = tl.where(apart < (1 << (level + LOW)), scores, found)
-            before, behind, total = doubled(before, behind, total, level, SEGMENTS, BK)
-    return scores, spread(left, before, BT, BK, LOW), spread(right, behind, BT, BK, LOW), total
+    C: tl.constexpr = far.shape[0]
+    # A token does not decay towards itself.
+    near, far = with_near(near, far, left, right, -1, dtype, BK, FLAT, PRECISION)
+    left = times(left, decays)
+    if TWO:
+        other = times(other, decays)
+    totals = decays
+    for level in tl.static_range(LEVELS):
+        both = mixed(left, right, level)
+        near, far = with_near(near, far, both, both, level, dtype, BK, FLAT, PRECISION)
+        left = later_decayed(left, totals, level)
+        if TWO:
+            rows = mixed(other, right, level)
+            other_near, other_far = with_near(
+                other_near, other_far, rows, both, level, dtype, BK, FLAT, PRECISION
+            )
+            other = later_decayed(other, totals, level)
+        right = earlier_decayed(right, totals, level)
+        totals = joined(totals, level)
+    factors, total = block_decays(totals[0], C, BK)
+    for level in tl.static_range(LEVELS):
+        if (BLOCK << level) < C:
+            both = mixed_blocks(left, right, factors, level, C)
+            far = with_far(far, both, both, LEVELS + level, dtype, BK, PRECISION)
+            if TWO:
+                rows = mixed_blocks(other, right, factors, level, C)
+                other_far = with_far(other_far, rows, both, LEVELS + level, dtype, BK, PRECISION)
+    left = scaled(left, factors[len(factors) - 2])
+    if TWO:
+        other = scaled(other, factors[len(factors) - 2])
+    right = scaled(right, factors[len(factors) - 1])
+    return near, far, other_near, other_far, left, other, right, total
+
+
+@triton.jit
+def whole(near, far, FLAT: tl.constexpr):
+    """Both parts of scores as one ``[C, C]``."""
+    C: tl.constexpr = far.shape[0]
+    block = tl.arange(0, C) // BLOCK
+    if not FLAT:
+        far = tl.where(block[:, None] == block[None, :], block_diagonal(near, C), far)
+    return far
+
+
+@triton.jit
+def store_scores(
+    scores, near, far, first, live, h, H: tl.constexpr, C: tl.constexpr, FLAT: tl.constexpr
+):
+    """Write scores to ``[rows, H, C]``, with zeros above the diagonal.
+
+    ``first``: row of the chunk's first token; ``live``: how many of its tokens there are.
+    """
+    dtype: tl.constexpr = scores.dtype.element_ty
+    start = (tl.cast(first, tl.int64) * H + h) * C
+    inner = tl.arange(0, C)
+    places = start + inner[:, None] * (H * C) + inner[None, :]
+    mask = (inner < live)[:, None]
+    if not FLAT:
+        block = inner // BLOCK
+        mask &= block[:, None] != block[None, :]
+    below = tl.where(inner[:, None] >= inner[None, :], far, 0.0)
+    tl.store(scores + places, below.to(dtype), mask=mask)
+    if not FLAT:
+        token = tl.arange(0, BLOCK)
+        rows = tl.arange(0, C // BLOCK)[:, None] * BLOCK + token[None, :]
+        places = start + rows[:, :, None] * (H * C) + rows[:, None, :]
+        below = tl.where((token[:, None] >= token[None, :])[None, :, :], near, 0.0)
+        tl.store(scores + places, below.to(dtype), mask=(rows < live)[:, :, None])

@@ -13,9 +13,6 @@ Bytes a token and head: q_in and v read, o written, C of P and K V / C of states
 written and C of P read. Flops: 2 K V + 2 V C; 2 V C.
 """
 
-# Branches on constants cannot be merged with branches on values: the former vanish.
-# ruff: noqa: SIM108
-
 import triton
 import triton.language as tl
 
@@ -27,7 +24,6 @@ from fla_triton.kernels.common import (
     state_places,
     store_rows,
 )
-from fla_triton.kernels.pairs import tree_tokens
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -48,14 +44,10 @@ def scored_outputs(
     BV: tl.constexpr,
     C: tl.constexpr,
     TURNED: tl.constexpr,
-    TREE: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: BV columns of the outputs of one chunk of one head; P^T for P if ``TURNED``.
-
-    ``TREE``: columns of P are in the order of ``tree_tokens``.
-    """
+    """One program: BV columns of the outputs of one chunk of one head; P^T for P if ``TURNED``."""
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
     column = (pid % NV) * BV
@@ -66,23 +58,9 @@ def scored_outputs(
     inner = tl.arange(0, C)
     live = c * C + inner < length
     rows = first + c * C + inner
-    if TREE:
-        other = tree_tokens(C)
-    else:
-        other = inner
-    # Tokens by which outputs and summed values are ordered: those of rows and columns of the matrix
-    # that multiplies the latter.
-    if TURNED:
-        outer = other
-        summed = inner
-    else:
-        outer = inner
-        summed = other
-    live_outer = c * C + outer < length
-    rows_outer = first + c * C + outer
     acc = tl.zeros([C, BV], dtype=tl.float32)
     for row in range(0, K, BK):
-        tile_q = load_rows(q_in, rows_outer, live_outer, h, row, H, K, C, BK)
+        tile_q = load_rows(q_in, rows, live, h, row, H, K, C, BK)
         places, inside = state_places(slot, row, column, K, V, BK, BV)
         state = tl.load(states + places, mask=inside, other=0.0)
         acc = tl.dot(tile_q, state, acc=acc, input_precision=PRECISION)
@@ -90,10 +68,9 @@ def scored_outputs(
     tile_p = load_rows(scores, rows, live, h, 0, H, C, C, C)
     if TURNED:
         tile_p = tl.trans(tile_p)
-    live_summed = c * C + summed < length
-    tile_v = load_rows(v, first + c * C + summed, live_summed, h, column, H, V, C, BV)
+    tile_v = load_rows(v, rows, live, h, column, H, V, C, BV)
     acc = tl.dot(tile_p, tile_v, acc=acc, input_precision=PRECISION)
-    store_rows(o, acc, rows_outer, live_outer, h, column, H, V, C, BV)
+    store_rows(o, acc, rows, live, h, column, H, V, C, BV)
 
 
 @triton.jit(do_not_specialize=["T"])
