@@ -29,7 +29,7 @@ from fla_core.autograd import (
 from fla_core.call import NO_HINTS, Call
 from fla_core.check import check_flags, check_scale
 from fla_core.dispatch import policy_text
-from fla_core.errors import ContractError, DtypeError, UnsupportedError
+from fla_core.errors import ContractError, DtypeError, ImplementationError, UnsupportedError
 from fla_core.execute import contiguous
 from fla_core.gathered import copied
 from fla_core.lower import lower
@@ -205,7 +205,9 @@ def _refuse(title: str, tensors: Mapping[str, Tensor | None]) -> None:
 def _on_device(
     operator: Operator, prepared: Prepared, call: Call, slots: Slots, backend: str | None
 ) -> tuple[Tensor, ...]:
-    if prepared.plan.pooled is None:
+    plan = prepared.plan
+    # What a lowering does to outputs it would have to do to states in their slots.
+    if plan.pooled is None or any(lowering.lift for lowering in plan.lowerings):
         return copied(operator, call, slots, backend)
     where = prepared.device
     # The current device is the caller's to change between calls, so it is compared each time.
@@ -225,7 +227,10 @@ def _run(prepared: Prepared, call: Call, slots: Slots) -> tuple[Tensor, ...]:
     before = audit.versions(base.tensors.values()) if first else None
     run = audit.run_watched if first else audit.run_plugin
     assert plan.pooled is not None
-    outputs: tuple[Tensor, ...] = run(plan, plan.pooled, base, slots)
+    outputs = run(plan, plan.pooled, base, slots)
+    if not isinstance(outputs, tuple):
+        got, problem = type(outputs).__name__, "pooled did not return its outputs"
+        raise ImplementationError(plan.id, problem, "a tuple of tensors", got)
     if first:
         features = call.features | {"state_v_first"} if slots.v_first else call.features
         prepared.expected = outputs_of(call.contract, features, axis_sizes(call), call.q)

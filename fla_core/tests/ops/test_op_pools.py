@@ -380,7 +380,11 @@ def test_what_a_plugin_returns_is_checked() -> None:
     def aliased(call: Any, slots: Any) -> Any:
         return (slots.pool.view(-1)[: call.v.numel()].view_as(call.v),)
 
-    for pooled, problem in ((short, "wrong shape"), (aliased, "shares memory")):
+    def alone(call: Any, slots: Any) -> Any:
+        return call.v.clone()
+
+    faulty = ((short, "wrong shape"), (aliased, "shares memory"), (alone, "did not return"))
+    for pooled, problem in faulty:
         with served(pooled), pytest.raises(ImplementationError, match=problem):
             ops.fused_recurrent_kda(**given, initial_state=pool, **GOOD, backend="acme")
 
