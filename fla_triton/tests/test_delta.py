@@ -158,5 +158,9 @@ def test_length_does_not_choose_the_form() -> None:
 
 
 def test_decoding_covers_all_columns() -> None:
-    launch = decode_plan(replace(PROBLEM, longest=1, V=129), H200)
-    assert launch.grid * launch.constants["BV"] >= 2 * 16 * 129
+    for sequences, v_first in ((2, False), (64, False), (64, True)):
+        problem = replace(PROBLEM, sequences=sequences, longest=1, V=129)
+        launch = decode_plan(problem, H200, v_first)
+        assert launch.grid * launch.constants["BV"] >= sequences * 16 * 129
+        wide = sequences > 2 and not v_first
+        assert (launch.constants["BV"], launch.warps) == ((64, 4) if wide else (16, 1))

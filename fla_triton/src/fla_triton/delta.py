@@ -72,7 +72,8 @@ class Kernels:
 
     def pooled(self, call: Call, slots: Slots) -> Outputs:
         """Compute ``o`` token by token from states in a pool, and leave them there if asked to."""
-        todo = settled(call, "pooled", lambda problem: decode_plan(problem, self.profile))
+        v_first = slots.v_first
+        todo = settled(call, "pooled", lambda found: decode_plan(found, self.profile, v_first))
         o, last = torch.empty_like(call.v), None
         if "final_state" in call.features:
             last = float32(call.q, slots.indices.shape[0], *slots.pool.shape[1:])

@@ -232,7 +232,9 @@ def decode_plan(problem: Problem, profile: Profile) -> Launch:
     """Plan the walk token by token: narrow tiles, since there is one program a tile and head."""
     keys = power_of_two(problem.K)
     heads = problem.sequences * problem.heads
-    columns = min(power_of_two(problem.V), 32)
+    columns = min(power_of_two(problem.V), 64)
+    if heads * -(-problem.V // columns) < 4 * profile.multiprocessors:
+        columns = min(columns, 32)
     if heads * -(-problem.V // columns) < 2 * profile.multiprocessors:
         columns = min(columns, 16)
     grid = heads * -(-problem.V // columns)

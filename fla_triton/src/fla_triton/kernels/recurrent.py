@@ -6,8 +6,8 @@ The state is read and written once and everything else is small: 8 N H K V bytes
 token. No matrix units, no rounding of the state. One program takes a few columns of one head's
 state, whole in K, so that o needs no sum between programs.
 
-Measured on an H200 with decays of heads: one token of B64 H32 K = V = 128 in 75 us, 84 % of the
-rate of copying.
+Measured on an H200: one token of B64 H32 K = V = 128 in 72 us, with decays of heads or of key
+channels; copying as many bytes takes 67.
 """
 
 import triton
@@ -55,9 +55,11 @@ def recurrent_outputs(
     keys = tl.arange(0, BK)
     values = column + tl.arange(0, BV)
     places, mask = state_places(head, 0, column, K, V, BK, BV)
-    state = tl.zeros([BK, BV], dtype=tl.float32)
+    # Added to zeros, a state would be waited for before a token is loaded.
     if HAS_START:
-        state += tl.load(start + places, mask=mask, other=0.0)
+        state = tl.load(start + places, mask=mask, other=0.0).to(tl.float32)
+    else:
+        state = tl.zeros([BK, BV], dtype=tl.float32)
     gate = 0.0
     if HAS_GAMMA:
         gate += tl.load(gamma + h).to(tl.float32)
