@@ -11,8 +11,10 @@ from torch import Tensor
 
 from fla_core.call import Call
 from fla_core.dtypes import wide
+from fla_core.errors import UnsupportedError
 from fla_core.invoke import invoke
 from fla_core.prepare import Operator
+from fla_core.seqlens import capturing
 from fla_core.slots import SKIP, Slots, check_values, rows_of, starts_of
 
 
@@ -49,6 +51,13 @@ def copied(operator: Operator, call: Call, slots: Slots, backend: str | None) ->
     Returns:
         what an implementation's ``pooled`` returns.
     """
+    if capturing(call.q):
+        raise UnsupportedError(
+            operator.title,
+            "copying states out of a pool and back while a CUDA graph is captured (the graph would"
+            " keep the slots of the capture)",
+            "an implementation that reads the slots on the device",
+        )
     check_values(operator.title, slots)
     starts, pool, v = starts_of(slots), slots.pool, call.v
     live = [n for n, slot in enumerate(starts) if slot != SKIP]

@@ -411,3 +411,13 @@ def test_without_one_core_copies_states_in_and_out() -> None:
     assert call.q.shape[0] == 3
     assert changed(pool, before) == [0, 4, 9]
     assert torch.equal(pool[[9, 0, 4]], before[[9, 0, 4]] + 1)
+
+
+def test_copies_are_no_part_of_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, pool = operands("kda"), new_pool()
+    ops.fused_recurrent_kda(**given, initial_state=pool, **GOOD)
+    left = pool.clone()
+    monkeypatch.setattr("fla_core.gathered.capturing", lambda tensor: True)
+    with pytest.raises(UnsupportedError, match="while a CUDA graph is captured"):
+        ops.fused_recurrent_kda(**given, initial_state=pool, **GOOD)
+    assert changed(pool, left) == []
