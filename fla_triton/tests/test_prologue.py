@@ -80,7 +80,7 @@ SETS = {
             ),
             IDLE,
         )
-        for wanted in (("A_log",), ("dt_bias", "v"), ("q",), ("beta",), ("g", "k"))
+        for wanted in (("A_log",), ("dt_bias", "v"), ("q",), ("beta",), ("g", "k"), ("v",))
     ],
     "decoding": [
         (bounded(case("kda", "bfloat16", (2, 3, 1, 20, 17), (*STATES, *GATE, "l2norm"))), IDLE),

@@ -116,6 +116,8 @@ class Prologue:
         constants["SHARES"] &= not needs.isdisjoint({"q", "k"})
         constants["GATE"] &= not needs.isdisjoint(FEEDS)
         constants["SIGMOID"] &= "beta" in needs
+        if not (constants["SHARES"] or constants["GATE"] or constants["SIGMOID"]):
+            return found
         made = dict(found)
         if constants["SHARES"] and SHARED in call.features:
             made |= {"q": torch.empty_like(q), "k": torch.empty_like(q)}
