@@ -13,7 +13,7 @@ from fla_triton.families import FAMILIES
 from fla_triton.plan import Problem, Tile, Tiles
 from fla_triton.profiles import EVERY, PROFILES
 from fla_triton.tables import decode, encode
-from fla_triton.tuner import Tuner, problem_of
+from fla_triton.tuner import SIZES, Tuner, problem_of
 
 PROBLEM = Problem(2, 2 * 8192, 8192, 16, 128, 128, 2, gated=True)
 SM90 = PROFILES["sm90"]
@@ -96,8 +96,8 @@ def test_tasks_and_document() -> None:
         ("scalar_decay", "chunk_linear_attn"),
         ("delta_channel", "chunk_kda"),
     }
-    assert len(tasks) == 3 * 2 * 2 * 2
-    task = tasks[0]
+    assert len(tasks) == 3 * 2 * 2 * len(SIZES)
+    task = next(task for task in tasks if task.sizes["B"] == 2)
     assert problem_of(task).gated == (task.operator == "chunk_simple_gla")
     won, default = Measured({"BT": 64}, 0.1), Measured({"BT": 32}, 0.2)
     document = tuner.document([(task, won, default)], {"device": "a chip"}, None)

@@ -57,7 +57,13 @@ def test_families_do_not_see_each_other(table: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"itemsize": 4}, {"K": 64}, {"sequences": 1, "heads": 4}, {"sequences": 500}],
+    [
+        {"itemsize": 4},
+        {"K": 64},
+        {"sequences": 1, "heads": 4},
+        {"sequences": 500},
+        {"packed": True},
+    ],
 )
 def test_other_problems_have_no_entry(table: Path, changes: dict[str, int]) -> None:
     choose = load(table, "scalar_decay", Tiles)

@@ -68,9 +68,14 @@ class Entry:
         return tuple(getattr(self, each.name) for each in fields(self) if each.name != "tiles")
 
     def fits(self, problem: Problem, direction: str) -> bool:
-        """True when the tiles hold the problem and were measured on one like it."""
+        """True when the tiles hold the problem and were measured on one like it.
+
+        Packed sequences take the defaults: nobody measured them, and with tiles that change with
+        their number every other batch would compile kernels anew.
+        """
         return (
-            (self.direction, self.itemsize) == (direction, problem.itemsize)
+            not problem.packed
+            and (self.direction, self.itemsize) == (direction, problem.itemsize)
             and power_of_two(self.K) == power_of_two(problem.K)
             and abs(log2(max(_streams(problem), 1) / self.streams)) <= FARTHEST
         )

@@ -22,10 +22,14 @@ from fla_triton.profiles import Profile
 from fla_triton.tables import SCHEMA, Entry, checked, decode, encode
 
 SIZES = (
+    {"B": 1, "T": 32768, "H": 16, "HV": 16, "K": 128, "V": 128},
     {"B": 2, "T": 8192, "H": 16, "HV": 16, "K": 128, "V": 128},
+    {"B": 4, "T": 4096, "H": 16, "HV": 16, "K": 128, "V": 128},
+    {"B": 8, "T": 2048, "H": 16, "HV": 16, "K": 128, "V": 128},
     {"B": 8, "T": 2048, "H": 32, "HV": 32, "K": 64, "V": 64},
 )
-"""Calls that are timed: long training rows of the two usual head sizes."""
+"""Calls that are timed: long training rows of the two usual head sizes, and of the larger one as
+many heads as leave multiprocessors idle, fill them and fill them several times."""
 
 
 @dataclass(frozen=True, slots=True)
