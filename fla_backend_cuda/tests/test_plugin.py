@@ -10,10 +10,12 @@ import pytest
 
 from fla_backend_cuda import plugin
 from fla_core.contracts import CONTRACTS
+from fla_core.dispatch.lowered import fit
 from fla_core.dispatch.validity import find_row
 from fla_core.plugins import Implementation, Probe
 from fla_core.plugins.validate import implementation_problem
 from fla_core.testing import PluginChecks, pretend
+from fla_core.verify import OK, CallView
 from fla_triton.declared import ROWS
 
 
@@ -96,6 +98,17 @@ def test_what_was_seen_of_hoppers_kernels_is_said() -> None:
 def test_hoppers_kernels_come_before_the_portable_ones() -> None:
     variants = [i.variant for i in plugin.fla_implementations() if i.contract == "kda"]
     assert variants == ["hopper", "chunk"]
+
+
+@pytest.mark.parametrize("contract", ["gated_delta_rule", "kda"])
+def test_hoppers_kernels_take_raw_arguments_as_they_are(contract: str) -> None:
+    raw = {"g", "beta", "l2norm", "gate", "A_log", "dt_bias", "beta_sigmoid", "neg_eigval", "gva"}
+    features = frozenset(raw.intersection(CONTRACTS[contract].features))
+    axes = {"H": 8, "HV": 16, "K": 128, "V": 128}
+    view = CallView(contract, "chunk", "cuda", "sm90", "bfloat16", {}, axes, features)
+    hopper = next(i for i in plugin.fla_implementations() if i.contract == contract)
+    fitted = fit(CONTRACTS[contract], hopper.domain, view)
+    assert (hopper.variant, fitted.lowerings, hopper.domain.check(view)) == ("hopper", (), OK)
 
 
 def test_other_compilers_than_the_one_seen_are_unverified() -> None:
