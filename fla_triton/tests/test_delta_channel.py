@@ -90,7 +90,7 @@ def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
         sides = (tile["BK"], tile["BV"], found.C)
         if any(side < profile.dot_minimum or side & (side - 1) for side in sides):
             wrong.append(f"{stage}: tile {sides}")
-        if stage in ("prepare", "gradients") and 1 << tile["LEVELS"] != found.C:
+        if stage == "gradients" and 1 << tile["LEVELS"] != found.C:
             wrong.append(f"{stage}: {tile['LEVELS']} levels")
         if stage in OVER_TIME and tile["BK"] < problem.K:
             wrong.append(f"{stage}: {tile['BK']} of {problem.K} key channels")

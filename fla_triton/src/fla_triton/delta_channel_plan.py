@@ -53,7 +53,7 @@ def plan(
         grid = heads * columns if stage in OVER_TIME else blocks
         grid *= {"outputs": columns, "gradients": -(-problem.K // tile.BK)}.get(stage, 1)
         constants = {"BK": tile.BK, "BV": tile.BV, "C": tiles.C}
-        if stage in ("prepare", "gradients"):
+        if stage == "gradients":
             constants["LEVELS"] = tiles.C.bit_length() - 1
         if stage == "prepare":
             constants["FLAT"] = not profile.batches
@@ -92,8 +92,7 @@ def _memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
     keys, values = size * tile.BK, size * tile.BV
     state, square = tile.BK * tile.BV, size * size
     elements = {
-        # The gates of all channels stay, in two parts of the width of two bytes.
-        "prepare": 2 * size * power_of_two(problem.K) + 2 * keys + values + 2 * square,
+        "prepare": 2 * keys + values + square,
         "fused": tile.stages * (3 * keys + values + square) + state,
         "outputs": keys + values + state + square,
         "local": values + square,

@@ -156,8 +156,14 @@ def no_scores(C: tl.constexpr):
 @triton.jit
 def at_level(level: tl.constexpr, C: tl.constexpr):
     """Pairs ``[C, C]`` of a level; of level -1 a token with itself."""
-    distance = tl.arange(0, C)[:, None] ^ tl.arange(0, C)[None, :]
-    return (2 * distance + 1) >> (level + 1) == 1
+    token = tl.arange(0, C)
+    if level < LEVELS:
+        found = (2 * (token[:, None] ^ token[None, :]) + 1) >> (level + 1) == 1
+    else:
+        # What is the same for neighbours lets loads that it masks take several at once.
+        block = token // BLOCK
+        found = (block[:, None] ^ block[None, :]) >> (level - LEVELS) == 1
+    return found
 
 
 @triton.jit

@@ -56,9 +56,8 @@ def as_rows(tiles, dtype: tl.constexpr, C: tl.constexpr, BD: tl.constexpr):
 
 
 @triton.jit
-def of_rows(x, C: tl.constexpr, BD: tl.constexpr):
-    """16 tiles of ``[C, BD]``, as ``as_rows`` would join them."""
-    wide = tl.permute(tl.reshape(x, [C // BLOCK, BLOCK, BD]), (0, 2, 1))
+def split_up(wide, C: tl.constexpr, BD: tl.constexpr):
+    """16 tiles of ``[C / 16, BD, 16]``."""
     parts = (tl.reshape(wide, [C // BLOCK, BD, 2, 2, 2, 2]),)
     # From one tile to 16, by the lowest bit of the token first.
     for step in tl.static_range(4):
@@ -70,3 +69,15 @@ def of_rows(x, C: tl.constexpr, BD: tl.constexpr):
             odd += (second,)
         parts = even + odd
     return parts
+
+
+@triton.jit
+def of_rows(x, C: tl.constexpr, BD: tl.constexpr):
+    """16 tiles of ``[C, BD]``, as ``as_rows`` would join them."""
+    return split_up(tl.permute(tl.reshape(x, [C // BLOCK, BLOCK, BD]), (0, 2, 1)), C, BD)
+
+
+@triton.jit
+def columns_of(x, C: tl.constexpr, BD: tl.constexpr):
+    """16 tiles of ``[C / 16, 16]``: a column of each, the same for all channels."""
+    return split_up(tl.broadcast_to(x[:, None, :], [C // BLOCK, BD, BLOCK]), C, BD)
