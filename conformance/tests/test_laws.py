@@ -304,6 +304,15 @@ def test_planted_violation_is_found(violation: str) -> None:
     assert {result.outcome for result in found} <= {Outcome.FAIL_LAW, Outcome.PASS}
 
 
+def test_states_after_each_packed_token_are_looked_at() -> None:
+    with installed(_with_pool("slot-last-in-each")) as (target,):
+        cases = cases_for(LAWS["slots"], CONTRACTS["kda"], target.declaration, 12)
+        packed = next(case for case in cases if case.lengths is not None)
+        found = run_law(LAWS["slots"], packed, target)
+    assert found.outcome is Outcome.FAIL_LAW
+    assert "in sequence 0, after 1 tokens" in found.detail
+
+
 def test_every_law_has_a_planted_violation() -> None:
     assert {name for name, _ in VIOLATIONS.values()} == set(LAWS)
 

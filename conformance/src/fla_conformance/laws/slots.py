@@ -17,13 +17,14 @@ from torch import Tensor
 from fla_conformance.case import Case
 from fla_conformance.inputs import Inputs
 from fla_conformance.laws.compare import disagreement
-from fla_conformance.laws.cut import window
+from fla_conformance.laws.cut import sequence, window
 from fla_conformance.laws.law import Law
 from fla_conformance.laws.runner import Runner
 from fla_core.pooled import Asked, invoke_pooled
 from fla_core.prepare import OPERATORS
 from fla_core.slots import SKIP
 
+_PACKED = frozenset({"varlen"})
 _SEQUENCES, _TOKENS, _LENGTHS = 3, 5, (3, 0, 1, 5)
 """A step of decoding, as long as what is drafted ahead."""
 
@@ -178,14 +179,26 @@ def _each_token(trial: _Trial) -> str | None:
 
 
 def _prefixes(trial: _Trial, room: _Room) -> str | None:
-    """The state after each token of a dense batch, against calls that end there."""
-    tokens = trial.inputs.case.sizes["T"] if trial.inputs.cu_seqlens is None else 0
-    for count in range(1, min(tokens, _TOKENS)):
-        part, case = window(trial.inputs, 0, count), trial.inputs.case
+    """The state after each token, against calls that end there."""
+    inputs, slots = trial.inputs, room.table
+    if inputs.cu_seqlens is None:
+        return _ends(trial, room, inputs, inputs.case, slots)
+    for n, rows in enumerate(trial.rows):
+        sizes = {**inputs.case.sizes, "T": len(rows)}
+        case = inputs.case.but(lengths=None, sizes=sizes, features=inputs.case.features - _PACKED)
+        alone = sequence(inputs, n)
+        if found := _ends(trial, room, alone, case, slots[n : n + 1]):
+            return f"in sequence {n}, {found}"
+    return None
+
+
+def _ends(trial: _Trial, room: _Room, dense: Inputs, case: Case, slots: Tensor) -> str | None:
+    for count in range(1, min(case.sizes["T"], _TOKENS)):
         if not trial.runner.takes(case.but(sizes={**case.sizes, "T": count})):
             continue
+        part = window(dense, 0, count)
         want = {"final_state": trial.runner.run(part).outputs["final_state"]}
-        got = {"final_state": room.pool[room.table[:, count - 1]]}
+        got = {"final_state": room.pool[slots[:, count - 1]]}
         if found := trial.wrong(got, want):
             return f"after {count} tokens, {found}"
     return None
