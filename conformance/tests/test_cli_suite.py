@@ -158,6 +158,19 @@ def test_ladder_names_the_next_step() -> None:
     assert "■■□□□ L1" in done.output
 
 
+def test_ladder_says_how_to_see_the_failure_again(
+    bad_report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Report.read(bad_report)
+    monkeypatch.setattr("fla_conformance.session.run", lambda *_, **__: found)
+    words = ("--op", ONE, "--level", "L2", "--budget", "1", "--json", "climbed.json")
+    done = invoke("ladder", "reference", *words)
+    assert done.exit_code == 1
+    assert "L2: fail.numeric" in done.output
+    assert f"--level L2 --budget ci --only {BAD.id}" in done.output
+    assert "written: climbed.json" in done.output
+
+
 def test_starting_it_loads_no_torch() -> None:
     import subprocess
 

@@ -175,3 +175,8 @@ def test_badge_says_what_the_weakest_implementation_reaches() -> None:
     assert badge.file_name("acme", "gla") == "acme-gla.svg"
     with pytest.raises(LookupError, match="nothing on contract 'kda'"):
         badge.text(found, "kda")
+
+
+def test_margins_are_numbers_for_people() -> None:
+    found = [plots.shown(x) for x in (0.0123, 1.26, 9.96, 106.0, 2.85e5, float("inf"))]
+    assert found == ["0.012", "1.3", "10", "106", "2.8e+05", "not finite"]

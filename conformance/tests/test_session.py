@@ -46,7 +46,7 @@ def test_the_check_that_ended_the_process_is_a_crash_of_the_resumed_run(tmp_path
     path.write_text("\n".join(lines[:-1]) + "\n")  # it began and never ended
     report = run(prepared, path, resume=True)
     assert report.counts == {"pass": 3, "crash": 1}
-    assert report.failures[0].detail == "the process ended while this check ran"
+    assert report.failures[0].detail == "the process ended, or was killed, while this check ran"
     # Written down, so that a run which dies again elsewhere does not come back to it.
     assert report.failures[0] in Past(path).results.values()
     assert Past(path).died is None

@@ -129,6 +129,11 @@ def test_climbing_leaves_out_what_is_above_a_failure(targets: list[Target]) -> N
     assert climb.passes_over(task("L2", "bfloat16"))
     assert not climb.passes_over(task("L1", "bfloat16"))
     assert not climb.passes_over(task("L2", "float16"))
+    of_none = Task(targets[0], Check("x", "L3", lambda _: broken()))
+    assert not climb.passes_over(of_none)
+    for dtype in targets[0].declaration.domain.dtypes:
+        climb.saw(task("L1", dtype).result(Outcome.FAIL_NUMERIC))
+    assert climb.passes_over(of_none)
     off = Climb(False)
     off.saw(task("L1", "bfloat16").result(Outcome.FAIL_NUMERIC))
     assert not off.passes_over(task("L2", "bfloat16"))

@@ -28,6 +28,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fla-budget", metavar="BUDGET", default="ci", help="ci, full or a number")
 
 
+def pytest_collection(session: pytest.Session) -> None:
+    """List the checks where an error is one line, not a failure to collect a file."""
+    if session.config.getoption("--fla-plugin"):
+        _prepared(session.config)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One item for each check of the plugin that was named."""
     if "fla_item" not in metafunc.fixturenames:
@@ -68,7 +74,7 @@ def _prepared(config: pytest.Config) -> Prepared:
 def _prepare(config: pytest.Config) -> Prepared:
     name = config.getoption("--fla-plugin")
     if not name:
-        raise pytest.UsageError("which plugin? Give --fla-plugin NAME")
+        pytest.exit("which plugin? Give --fla-plugin NAME", pytest.ExitCode.USAGE_ERROR)
     from fla_conformance.session import Request, prepare
     from fla_core.errors import FlaError
 

@@ -275,7 +275,7 @@ def _tasks_of(targets: Iterable[Any], case: Case) -> list[Task]:
 
 def _died(prepared: Prepared, key: Key) -> dict[Key, Result]:
     """The row of a check that ended the process of the run that is being resumed."""
-    text = "the process ended while this check ran"
+    text = "the process ended, or was killed, while this check ran"
     expectations = prepared.settings.expectations
     return {
         task.key: expectations.judge(task.result(Outcome.CRASH, text))

@@ -93,7 +93,7 @@ class Past:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
-            raise ResumeError(f"there is no run to resume: {error}") from error
+            raise ResumeError(f"there is no run to resume: {path}: {error.strerror}") from error
         for number, line in enumerate(lines, 1):
             try:
                 self._take(json.loads(line))

@@ -153,10 +153,16 @@ class Climb:
             self._fell[key] = min(result.level, self._fell.get(key, result.level))
 
     def passes_over(self, task: Task) -> bool:
-        """True when a level below the task's has failed."""
-        dtype = "" if task.case is None else task.case.dtype
-        fell = (self._fell.get((task.implementation, d)) for d in {dtype, ""})
-        return self._on and any(level is not None and level < task.level for level in fell)
+        """True when a level below the task's has failed, of every dtype if it is of none."""
+        if not self._on:
+            return False
+        declared = task.target.declaration.domain.dtypes
+        dtypes = declared if task.case is None else (task.case.dtype,)
+        return self._failed_below(task, "") or all(self._failed_below(task, d) for d in dtypes)
+
+    def _failed_below(self, task: Task, dtype: str) -> bool:
+        fell = self._fell.get((task.implementation, dtype))
+        return fell is not None and fell < task.level
 
 
 def checks(

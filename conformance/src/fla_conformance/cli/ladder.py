@@ -62,13 +62,14 @@ def ladder(
     for standing in report.standings:
         _show(to, report, standing, level)
     _show_plugin(to, report)
-    Outputs(json, html).write(report)
+    view.written(to, Outputs(json, html).write(report))
     reached = bool(report.standings) and all(s.level >= level for s in report.standings)
     if not reached:
         raise typer.Exit(1)
 
 
 def _show(to: Console, report: Report, standing: Standing, goal: str) -> None:
+    from fla_conformance.report.pages import reproduce
     from fla_core.domain import SHORT_DTYPES
 
     dtype = SHORT_DTYPES.get(standing.dtype, standing.dtype)
@@ -81,6 +82,7 @@ def _show(to: Console, report: Report, standing: Standing, goal: str) -> None:
     if row is not None:
         to.print(f"      {step}: {row.outcome.value} {row.id}", markup=False, soft_wrap=True)
         to.print(f"      {row.detail.partition(chr(10))[0]}", style="dim", markup=False)
+        to.print(f"      {reproduce(report, row)}", style="dim", markup=False, soft_wrap=True)
     else:
         to.print(f"      {step}: nothing to check it by", style="dim", markup=False)
 

@@ -34,8 +34,7 @@ def report(
     to = view.console()
     outputs = Outputs(json, html, junit, markdown)
     written = outputs.write(found) + (write_cases(found, cases) if cases else [])
-    for path in written:
-        to.print(f"written: {path}", style="dim", markup=False, soft_wrap=True)
+    view.written(to, written)
     if not written:
         view.show(to, found)
     if not found.ok:

@@ -63,8 +63,7 @@ def run(
         report = carry_out(prepared, lines, resume, tell)
     to = view.console()
     view.show(to, report)
-    for path in Outputs(json, html, junit, markdown).write(report):
-        to.print(f"written: {path}", style="dim", markup=False, soft_wrap=True)
+    view.written(to, Outputs(json, html, junit, markdown).write(report))
     if written := write_cases(report, FOLDER / "cases"):
         text = f"the cases that failed are in {written[0].parent}"
         to.print(text, style="dim", markup=False, soft_wrap=True)

@@ -17,6 +17,8 @@ from fla_core.domain import SHORT_DTYPES
 from fla_core.errors import FlaError, PluginLoadError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from fla_conformance.report import Report
@@ -46,6 +48,7 @@ def command(function: _Command) -> _Command:
 
 def console(stderr: bool = False) -> Console:
     """A console; wide when piped, without colour under ``NO_COLOR``."""
+
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -123,6 +126,12 @@ def show(to: Console, report: Report) -> None:
         to.print(f"\nand {more} more failures")
     counts = ", ".join(f"{n} {outcome}" for outcome, n in report.counts.items())
     to.print(f"\n{counts or 'nothing was checked'}", style="green" if report.ok else "bold red")
+
+
+def written(to: Console, files: Iterable[Path]) -> None:
+    """Name the files that were written."""
+    for path in files:
+        to.print(f"written: {path}", style="dim", markup=False, soft_wrap=True)
 
 
 def _table(to: Console, standings: Iterable[Standing]) -> None:

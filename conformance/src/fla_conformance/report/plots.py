@@ -108,4 +108,6 @@ def _strip(label: str, y: float, rows: list[Result]) -> Strip:
 
 def shown(margin: float) -> str:
     """A margin for people."""
-    return f"{margin:.2g}" if math.isfinite(margin) else "not finite"
+    if not math.isfinite(margin):
+        return "not finite"
+    return f"{margin:.0f}" if 10 <= margin < 1e5 else f"{margin:.2g}"
