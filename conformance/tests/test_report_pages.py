@@ -6,13 +6,14 @@ import base64
 import json
 import re
 import shlex
+from collections.abc import Callable
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
 
 from fla_conformance.case import Case
-from fla_conformance.report import badge, junit, pages, plots
+from fla_conformance.report import Report, badge, junit, pages, plots
 from fla_conformance.report.plots import LEFT, WIDTH, position
 from fla_conformance.result import Margin, Outcome
 from rows import case, margin, plugin_row, report, row
@@ -102,6 +103,12 @@ def test_html_of_an_empty_run() -> None:
 def test_verdict_follows_the_results() -> None:
     assert "Not every check ended as it should" in pages.html(REPORT)
     assert "Every check ended as it should" in pages.html(report(plugin_row(), row()))
+
+
+@pytest.mark.parametrize("render", [pages.html, pages.markdown])
+def test_a_cell_says_how_many_of_how_many_failed(render: Callable[[Report], str]) -> None:
+    failed = row("L1", Outcome.FAIL_NUMERIC, of=case(seed=3), margin=margin(3.0))
+    assert "1 of 2 failed" in render(report(plugin_row(), row("L1"), failed))
 
 
 def test_markdown_tables_have_as_many_cells_as_headings() -> None:
