@@ -71,6 +71,27 @@ def test_each_fault_is_named(fine: Any, changes: dict[str, Any], said: list[str]
         assert part in fault
 
 
+def test_what_a_chip_does_not_have_is_not_used(fine: Any) -> None:
+    from compile_only.budget import faults
+    from compile_only.targets import target
+
+    chip = replace(target("sm120"), absent=frozenset({"float64"}))
+    takes = replace(fine.resources, used=frozenset({"float64", "block reads"}))
+    (fault,) = faults(replace(fine, resources=takes), chip)
+    assert fault.endswith("uses float64, which the chip does not have")
+
+
+def test_only_what_is_written_down_goes_without_matrix_units(fine: Any) -> None:
+    from compile_only.budget import faults
+    from compile_only.targets import target
+    from fla_triton.profiles import INTEL
+
+    takes = replace(fine.resources, matrix={})
+    for arch, expected in (("dg2", 0), ("pvc", 1), ("bmg", 1)):
+        chip = replace(target("sm120"), profile=INTEL[arch])
+        assert len(list(faults(replace(fine, resources=takes), chip))) == expected, arch
+
+
 def test_everything_declared_has_cases_in_both_directions() -> None:
     from compile_only.cases import cases, small_cases, subjects
 

@@ -1,4 +1,4 @@
-"""What a kernel may take of a chip. Exceptions to the rule that nothing spills are data."""
+"""What a kernel may take of a chip. What is let pass all the same is data, each with its reason."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from compile_only.targets import Target
 
 FILE = Path(__file__).with_name("budgets.json")
 MAX_THREADS = 1024
+
+
+def without_matrix_units(arch: str) -> bool:
+    """Whether 16-bit products of a chip are let pass that use no matrix units."""
+    entries = json.loads(FILE.read_text(encoding="utf-8"))["without_matrix_units"]
+    return any(fnmatchcase(arch, entry["arch"]) for entry in entries)
 
 
 def allowed_stack(kernel: str, dtype: str, arch: str, constants: dict[str, object]) -> int:
@@ -43,5 +49,7 @@ def faults(compiled: Compiled, chip: Target) -> Iterator[str]:
     budget = allowed_stack(compiled.kernel, compiled.dtype, profile.arch, compiled.constants)
     if takes.stack > budget:
         yield f"{what}: spills {takes.stack} bytes a thread, {budget} are allowed"
-    if takes.narrow_dots and not takes.matrix:
+    if takes.narrow_dots and not takes.matrix and not without_matrix_units(profile.arch):
         yield f"{what}: {takes.narrow_dots} products of 16-bit matrices without matrix units"
+    for name in sorted(takes.used & chip.absent):
+        yield f"{what}: uses {name}, which the chip does not have"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compile_only.targets import MATRIX
+from compile_only.targets import FEATURES, MATRIX
 
 NARROW_DOT = re.compile(r"(?:tt\.dot|_dot|gen5_mma) .*<[\dx]+x(?:bf16|f16)[,>]")
 """A product of 16-bit matrices, in Triton's own form or in that of one vendor."""
@@ -29,6 +29,7 @@ class Resources:
         stack: bytes of memory a thread into which registers are spilled.
         narrow_dots: products of 16-bit matrices in its source.
         matrix: how often each instruction that multiplies matrices occurs.
+        used: of ``targets.FEATURES``, those that Intel's code uses.
     """
 
     shared: int
@@ -36,6 +37,7 @@ class Resources:
     stack: int
     narrow_dots: int
     matrix: dict[str, int]
+    used: frozenset[str] = frozenset()
 
 
 def resources(compiled: Any) -> Resources:
@@ -45,6 +47,7 @@ def resources(compiled: Any) -> Resources:
     code = compiled.asm[text]
     registers, stack = {"ptx": _of_cubin, "amdgcn": _of_amdgcn, "llir": _of_spirv}[text](compiled)
     found = {name: code.count(name) for name in MATRIX[text]}
+    signs = FEATURES if text == "llir" else {}
     return Resources(
         shared=compiled.metadata.shared,
         registers=registers,
@@ -53,6 +56,7 @@ def resources(compiled: Any) -> Resources:
             NARROW_DOT.findall(compiled.asm["ttir" if _portable(compiled) else "ttgir"])
         ),
         matrix={name: count for name, count in found.items() if count},
+        used=frozenset(name for name, sign in signs.items() if re.search(sign, code)),
     )
 
 

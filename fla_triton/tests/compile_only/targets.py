@@ -26,6 +26,9 @@ MATRIX = {
 }
 """Instructions that multiply matrices, by the text in which they stand."""
 
+FEATURES = {"float64": r"\bdouble\b", "block reads": r"(?i)2d_?block"}
+"""What some Intel chips do not have, and what code that uses it has in its text."""
+
 HOST = "host"
 """The CPU as an OpenCL device: Intel's code without what only its GPUs have."""
 
@@ -65,11 +68,13 @@ class Target:
         profile: the chip.
         gpu: what ``triton.compile`` takes.
         backend: the plugin that serves it.
+        absent: of ``FEATURES``, those that it does not have.
     """
 
     profile: Profile
     gpu: GPUTarget
     backend: str
+    absent: frozenset[str] = frozenset()
 
 
 def target(arch: str) -> Target:
@@ -85,7 +90,10 @@ def target(arch: str) -> Target:
         return Target(profile, _intel(HOST, 16), "xpu")
     profile, backend = EVERY[arch], BACKENDS[arch]
     if backend == "xpu":
-        return Target(profile, _intel(arch, profile.warp_width), backend)
+        has = PROPERTIES[arch]
+        there = {"float64": has["has_fp64"], "block reads": has["has_subgroup_2d_block_io"]}
+        absent = frozenset(name for name, present in there.items() if not present)
+        return Target(profile, _intel(arch, profile.warp_width), backend, absent)
     name: Any = arch if backend == "rocm" else int(arch.removeprefix("sm"))
     compiler = "hip" if backend == "rocm" else "cuda"
     return Target(profile, GPUTarget(compiler, name, profile.warp_width), backend)
