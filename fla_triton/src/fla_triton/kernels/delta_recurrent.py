@@ -11,6 +11,9 @@ The output is taken from S~, so that both sums over K stand side by side. The st
 written once and everything else is small: 8 N H K V bytes, 7 N H K V flops a token. No matrix
 units, no rounding of the state. One program takes a few columns of one head's state, whole in K,
 so that no sum runs between programs.
+
+Measured on an H200, one token of B64 H32 K = V = 128 with one decay a head: 72 us, in place in the
+slots of a pool 74, or 73 where they are [V, K]; copying as many bytes takes 67.
 """
 
 import triton
