@@ -44,13 +44,16 @@ def test_no_call_compiles_by_itself(own: tuple[str, ...]) -> None:
     assert [line for line in foreseen if line["threads"]] == []
 
 
-def test_without_threads_calls_compile() -> None:
+def test_on_a_busy_machine_calls_compile() -> None:
     lines = compiled_ahead("--alone")
     assert all(line["threads"] == 0 for line in lines)
     assert sum(line["call"] for line in lines) > 20
 
 
-def test_a_call_is_run_again_once_and_what_it_raises_is_its_own() -> None:
+def test_a_call_is_run_again_once_and_what_it_raises_is_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ahead, "idle_cores", lambda: 4)
     runs: list[int] = []
 
     def again() -> None:
@@ -65,7 +68,19 @@ def test_a_call_is_run_again_once_and_what_it_raises_is_its_own() -> None:
     assert runs == [0]
 
 
-def test_what_is_interpreted_is_not_run_again() -> None:
+@pytest.mark.parametrize(
+    ("cores", "load", "idle"), [(16, 0.2, 15), (16, 14.9, 1), (2, 9.0, -7), (None, 0.0, 1)]
+)
+def test_cores_are_idle_that_nobody_keeps_busy(
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, load: float, idle: int
+) -> None:
+    monkeypatch.setattr(ahead.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(ahead.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    assert ahead.idle_cores() == idle
+
+
+def test_what_is_interpreted_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "idle_cores", lambda: 4)
     ahead.current.again = lambda: pytest.fail("run again")
     ahead.compile_missing(object())
     assert ahead.current.again is None

@@ -76,7 +76,7 @@ def backward_again(
 def compile_missing(kernel: Any) -> None:
     """Compile whatever the call in progress launches, if the kernel is the first it lacks."""
     again, current.again = current.again, None
-    if again is None or not (mode := _mode(kernel)):
+    if again is None or (idle := idle_cores()) < 2 or not (mode := _mode(kernel)):
         return
     noted = current.noted = []
     try:
@@ -86,7 +86,16 @@ def compile_missing(kernel: Any) -> None:
     finally:
         current.noted = None
     # In a context of its own: the caller may have such a mode running.
-    Context().run(_compile, noted, mode)
+    Context().run(_compile, noted, mode, idle)
+
+
+def idle_cores() -> int:
+    """Cores that nobody kept busy in the last minute.
+
+    Where many processes compile, as workers of a test do, threads of each would only take memory.
+    """
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return int((os.cpu_count() or 1) - busy)
 
 
 def _mode(kernel: Any) -> Any:
@@ -100,10 +109,9 @@ def _mode(kernel: Any) -> Any:
     return getattr(triton, "AsyncCompileMode", None) if isinstance(kernel, JITFunction) else None
 
 
-def _compile(noted: Sequence[Noted], mode: Any) -> None:
-    cores = os.cpu_count() or 1
+def _compile(noted: Sequence[Noted], mode: Any, most: int) -> None:
     with (
-        ThreadPoolExecutor(max(1, min(len(noted), cores))) as threads,
+        ThreadPoolExecutor(max(1, min(len(noted), most))) as threads,
         mode(threads, ignore_errors=True),
     ):
         for one in noted:
