@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fla_triton.delta_channel_plan import plan
+from fla_triton.delta_channel_plan import STEPS, THREADED, plan
 from fla_triton.delta_plan import OVER_TIME, DeltaPlan
+from fla_triton.pieces import SEGMENTS
 from fla_triton.plan import Problem
 from fla_triton.profiles import EVERY, PROFILES, Profile
 from interpreter.cases import FILLS, IDLE, STATES, case, failures
@@ -90,16 +91,17 @@ def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
         sides = (tile["BK"], tile["BV"], found.C)
         if any(side < profile.dot_minimum or side & (side - 1) for side in sides):
             wrong.append(f"{stage}: tile {sides}")
-        if stage == "gradients" and 1 << tile["LEVELS"] != found.C:
-            wrong.append(f"{stage}: {tile['LEVELS']} levels")
         if stage in OVER_TIME and tile["BK"] < problem.K:
             wrong.append(f"{stage}: {tile['BK']} of {problem.K} key channels")
         if stage in OVER_TIME and launch.grid // heads * tile["BV"] < problem.V:
             wrong.append(f"{stage}: {launch.grid} programs")
         if stage == "outputs" and launch.grid // blocks * tile["BV"] < problem.V:
             wrong.append(f"{stage}: {launch.grid} programs")
-        if stage == "gradients" and launch.grid // blocks * tile["BK"] < problem.K:
+        parts = blocks * SEGMENTS if stage == "within" else blocks
+        if stage in STEPS and launch.grid // parts * tile["BK"] < problem.K:
             wrong.append(f"{stage}: {launch.grid} programs")
+        if stage in THREADED and launch.warps * profile.warp_width < tile["BK"]:
+            wrong.append(f"{stage}: {tile['BK']} channels of {launch.warps} warps")
     return wrong
 
 

@@ -21,13 +21,16 @@ from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Stages
 from fla_triton.kernels.delta_channel_gradients import (
     beta_gradients,
+    delta_channel_across,
     delta_channel_errors,
-    delta_channel_gradients,
 )
 from fla_triton.kernels.delta_channel_prepare import delta_channel_prepare
+from fla_triton.kernels.delta_channel_segments import delta_channel_segments
+from fla_triton.kernels.delta_channel_within import delta_channel_within
 from fla_triton.kernels.delta_outputs import delta_outputs
 from fla_triton.kernels.scored_outputs import scored_dv, scored_outputs
 from fla_triton.launch import launch
+from fla_triton.pieces import PIECES, SEGMENTS
 from fla_triton.plan import Problem
 
 
@@ -144,12 +147,14 @@ class ChannelStages(Stages):
         dstates = self._reverse(errors, do, dv_new, dlast, dstart)
 
         # What nobody reads any more makes room for what is as large.
-        y, dq, dk, reads = dv_new, errors.w, errors.k, errors.scores
-        assert dq is not None
-        wrong, diagonal = torch.empty_like(reads), float32(q, *q.shape[:3])
+        y, over_q, over_left, over_k = dv_new, errors.w, errors.q, errors.k
+        assert over_q is not None
+        heads, size, keys = self.problem.heads, self.todo.C, self.problem.K
+        reads, wrong, diagonal = errors.scores, torch.empty_like(errors.scores), self._of_tokens(1)
+        near = self._of_tokens(size // SEGMENTS), self._of_tokens(size // SEGMENTS)
         dv, dwrite = torch.empty_like(v), torch.empty_like(write) if channels else None
-        sums = None if channels else float32(q, *q.shape[:3], 2)
-        made = (y, dv, dwrite, sums, diagonal, reads, wrong)
+        sums = None if channels else self._of_tokens(2)
+        made = (y, dv, dwrite, sums, diagonal, reads, wrong, *near)
         self._over_chunks(
             "errors",
             delta_channel_errors,
@@ -157,37 +162,37 @@ class ChannelStages(Stages):
             (call.scale,),
             CHANNELS=channels,
         )
-        dg = torch.empty_like(g) if "g" in needs else None
-        tiles = -(-self.problem.K // self.todo.launches["gradients"].constants["BK"])
-        derase = torch.empty_like(erase) if channels else float32(q, *q.shape[:3], tiles)
+        pieces = float32(k, self.problem.chunks(size), heads, PIECES, keys)
+        over = (over_q, over_left, over_k, pieces)
         self._over_chunks(
-            "gradients",
-            delta_channel_gradients,
-            (
-                q,
-                k,
-                g,
-                erase,
-                errors.u,
-                do,
-                y,
-                diagonal,
-                reads,
-                wrong,
-                states,
-                dstates,
-                start,
-                dlast,
-                dq,
-                dk,
-                dg,
-                derase,
-            ),
-            (call.scale,),
-            columns=tiles,
+            "segments",
+            delta_channel_segments,
+            (q, k, g, erase, *over),
+            (),
+            columns=self._tiles("segments"),
             CHANNELS=channels,
+        )
+        known = (errors.u, do, y, reads, wrong, states, dstates, start, dlast)
+        self._over_chunks(
+            "across",
+            delta_channel_across,
+            (over_q, over_left, over_k, *known, *over),
+            (call.scale,),
+            columns=self._tiles("across"),
             HAS_START=start is not None,
             HAS_DLAST=dlast is not None,
+            WITH_GATES="g" in needs,
+        )
+        dq, dk, dg = over_q, over_k, torch.empty_like(g) if "g" in needs else None
+        tiles = self._tiles("within")
+        derase = torch.empty_like(erase) if channels else self._of_tokens(tiles)
+        self._over_chunks(
+            "within",
+            delta_channel_within,
+            (q, k, g, erase, diagonal, *near, *over, dq, dk, dg, derase),
+            (),
+            columns=tiles * SEGMENTS,
+            CHANNELS=channels,
             WITH_GATES=dg is not None,
         )
         found = {"q": dq, "k": dk, "v": dv, "g": dg, "initial_state": dstart}
@@ -204,3 +209,11 @@ class ChannelStages(Stages):
             planned.stages,
         )
         return {**found, "beta": dbeta}
+
+    def _tiles(self, stage: str) -> int:
+        """How many programs share the key channels of a chunk, or of its segment."""
+        return -(-self.problem.K // self.todo.launches[stage].constants["BK"])
+
+    def _of_tokens(self, size: int) -> Tensor:
+        """Room for so many float32 of each token and head."""
+        return float32(self.call.q, *self.call.q.shape[:3], size)

@@ -20,18 +20,24 @@ gradient of ``beta v``, so that dbeta_i = y_i . v_i + dleft_i . k_i = y_i . v_ne
 and w of channels, of ``b*k`` and ``w*v``.
 
 The gradient of a gate is the sum of what all pairs that it decays add, in its channel, formed as it
-stands for the reason that ``channel_gradients`` gives; the pairs of both reads meet in one tree.
+stands for the reason that ``channel_gradients`` gives. A pair adds to all gates between its tokens.
 
-Two kernels, since one wants more registers than there are: ``delta_channel_errors`` takes a chunk
-of one head and leaves y, dv and both gradients of scores, ``delta_channel_gradients`` takes a tile
-of its channels. Bytes a token and head: v, v_new, do, dv_new and C of X read, y, dv and 2 C of
-gradients of scores written; q, k, gates and strengths read and their gradients written, do, v_new,
-y, 2 C of scores and K V / C of S and of dS read. Flops, with L = log2(C): 6 V C; 6 K V + 10 K C L.
+Four kernels. ``delta_channel_errors`` takes a chunk of one head and leaves y, dv and both gradients
+of scores; ``delta_channel_segments`` the operands of pairs of the chunk's eight segments;
+``delta_channel_across`` what comes of these pairs and of states, for a tile of channels, less
+what each token's segment decays; ``delta_channel_within`` adds a segment's own pairs and hands out
+the gradients. Pairs of segments are the three upper levels of ``tree``, and matrix products; those
+of one segment are few, and taken one by one.
+
+Bytes a token and head: v, v_new, do, dv_new and C of X read, y, dv, 2 C and C / 4 float32 of
+gradients of scores written; three times K, do, v_new, y, 2 C of scores and K V / C of S and of dS
+read, three times K written. Flops: 6 V C; 6 K V + 12 K C.
 """
 
 import triton
 import triton.language as tl
 
+from fla_triton import pieces as layout
 from fla_triton.kernels.common import (
     chunk_at,
     first_slot,
@@ -41,81 +47,58 @@ from fla_triton.kernels.common import (
     store_rows,
 )
 from fla_triton.kernels.delta_channel_prepare import load_strengths
-from fla_triton.kernels.spans import (
-    are_paired,
-    behind,
-    decays,
-    is_later,
-    load_gates,
-    ones,
-    to_middle,
-    up_to,
+from fla_triton.kernels.delta_channel_segments import (
+    BEFORE,
+    BEHIND,
+    BESIDE,
+    PIECES,
+    SEGMENTS,
+    TOTAL,
 )
-from fla_triton.kernels.tree import both_ways, sums
+from fla_triton.kernels.tree import both_ways
+
+ACROSS = tl.constexpr(layout.ACROSS)
+CROSSING = tl.constexpr(layout.CROSSING)
+READING = tl.constexpr(layout.READING)
+WRITING = tl.constexpr(layout.WRITING)
 
 
 @triton.jit
-def both_gradients(
-    dq,
-    dleft,
-    dk,
-    dg,
-    reads,
-    errors,
-    q,
-    k,
-    strengths,
-    high,
-    low,
-    rows,
-    live,
-    h,
-    row,
-    H: tl.constexpr,
-    K: tl.constexpr,
-    C: tl.constexpr,
-    BK: tl.constexpr,
-    LEVELS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    WITH_GATES: tl.constexpr,
-    PRECISION: tl.constexpr,
+def store_segment_scores(x, scores, rows, live, h, H: tl.constexpr, C: tl.constexpr):
+    """Write to ``x [rows, H, C / SEGMENTS]`` what pairs of one segment have of ``scores``."""
+    S: tl.constexpr = C // SEGMENTS
+    inner = tl.arange(0, C)
+    column = inner[None, :] - (inner // S * S)[:, None]
+    places = (rows * H + h)[:, None] * S + column
+    tl.store(x + places, scores, mask=(column >= 0) & (column < S) & live[:, None])
+
+
+@triton.jit
+def load_pairs(x, paired, rows, live, h, H: tl.constexpr, C: tl.constexpr):
+    """Scores ``[C, C]`` of the pairs that ``paired`` names; zero elsewhere."""
+    places = (rows * H + h)[:, None] * C + tl.arange(0, C)[None, :]
+    return tl.load(x + places, mask=paired & live[:, None], other=0.0)
+
+
+@triton.jit
+def load_pieces(pieces, at, known, column, K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr):
+    """A number of each segment and channel, as a tile of its tokens; one if it is not ``known``."""
+    channel = column + tl.arange(0, BK)
+    segment = tl.arange(0, C) // (C // SEGMENTS)
+    places = (segment + at)[:, None] * K + channel[None, :]
+    return tl.load(pieces + places, mask=(channel < K)[None, :] & known, other=1.0)
+
+
+@triton.jit
+def store_segment_sums(
+    pieces, at, x, wanted, column, K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr
 ):
-    """Add a tile of channels of what the pairs ``j < i`` of q and of left with k give.
-
-    Operands are read again on every level: all of them do not fit into registers.
-
-    Args:
-        dq, dleft, dk, dg: ``[C, BK]``, float32; dg is handed back as it is if not ``WITH_GATES``.
-        reads, errors: gradients of both scores in memory, mirrored at the diagonal.
-        high, low: of ``load_gates``.
-    """
-    dtype: tl.constexpr = k.dtype.element_ty
-    for level in range(LEVELS):
-        # Zero, which only the device knows: what does not depend on the level leaves the loop.
-        here = rows + (level >> 8)
-        later = is_later(level, C)
-        paired = are_paired(level, C)
-        between = ones(to_middle(level, C), dtype)
-        factor = decays(between, high, low, PRECISION)
-        both = load_rows(k, here, live, h, row, H, K, C, BK)
-        both = tl.where(later, load_rows(q, here, live, h, row, H, K, C, BK), both)
-        pulls = load_rows(reads, here, live, h, 0, H, C, C, C)
-        chosen = tl.where(paired, pulls, 0.0).to(dtype)
-        found = tl.dot(chosen, (both * factor).to(dtype), input_precision=PRECISION) * factor
-        crossing = both * found
-        dq += tl.where(later, found, 0.0)
-        dk += tl.where(later, 0.0, found)
-        strength = load_strengths(strengths, here, live, h, row, H, K, C, BK, CHANNELS)
-        both = load_rows(k, here, live, h, row, H, K, C, BK) * tl.where(later, strength, 1.0)
-        pulls = load_rows(errors, here, live, h, 0, H, C, C, C)
-        chosen = tl.where(paired, pulls, 0.0).to(dtype)
-        found = tl.dot(chosen, (both * factor).to(dtype), input_precision=PRECISION) * factor
-        crossing += both * found
-        dleft += tl.where(later, found, 0.0)
-        dk += tl.where(later, 0.0, found)
-        if WITH_GATES:
-            dg += sums(tl.trans(between), crossing, dtype, PRECISION)
-    return dq, dleft, dk, dg
+    """Sum a tile ``[C, BK]`` over the tokens of each segment, if that is ``wanted``."""
+    found = tl.sum(tl.reshape(x, [SEGMENTS, C // SEGMENTS, BK]), 1)
+    channel = column + tl.arange(0, BK)
+    places = (tl.arange(0, SEGMENTS) + at)[:, None] * K + channel[None, :]
+    mask = tl.broadcast_to((channel < K)[None, :] & wanted, [SEGMENTS, BK])
+    tl.store(pieces + places, found, mask=mask)
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -133,6 +116,8 @@ def delta_channel_errors(
     diagonal,
     reads,
     errors,
+    near_reads,
+    near_errors,
     cu,
     table,
     T,
@@ -150,8 +135,10 @@ def delta_channel_errors(
     """One program: one chunk of one head.
 
     ``y`` may be ``dv_new``. ``reads`` and ``errors [rows, H, C]`` take dP and dR, mirrored at the
-    diagonal, which ``diagonal [rows, H]`` takes. Strengths of channels: ``dwrite`` takes the
-    gradient of w. Of heads: ``dbeta [rows, H, 2]`` takes y . v and y . v_new.
+    diagonal, which ``diagonal [rows, H]`` takes; ``near_reads`` and ``near_errors [rows, H,
+    C / SEGMENTS]``, in float32, those of each token with the tokens of its segment. Strengths of
+    channels: ``dwrite`` takes the gradient of w. Of heads: ``dbeta [rows, H, 2]`` takes y . v and
+    y . v_new.
     """
     pid = tl.program_id(0)
     h = pid % H
@@ -190,30 +177,31 @@ def delta_channel_errors(
     own = tl.sum(tl.where(inner[:, None] == inner[None, :], pulls, 0.0), 1) * scale
     tl.store(diagonal + rows * H + h, own, mask=live)
     dtype: tl.constexpr = v.dtype.element_ty
-    store_rows(reads, both_ways(pulls * scale, dtype), rows, live, h, 0, H, C, C, C)
+    pulls *= scale
+    store_segment_scores(near_reads, pulls, rows, live, h, H, C)
+    store_segment_scores(near_errors, -wrong, rows, live, h, H, C)
+    store_rows(reads, both_ways(pulls, dtype), rows, live, h, 0, H, C, C, C)
     store_rows(errors, both_ways(-wrong, dtype), rows, live, h, 0, H, C, C, C)
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
-def delta_channel_gradients(
-    q,
-    k,
-    g,
-    erase,
+def delta_channel_across(
+    from_q,
+    from_left,
+    to_k,
     v_new,
     do,
     y,
-    diagonal,
     reads,
     errors,
     states,
     dstates,
     start,
     dlast,
-    dq,
-    dk,
-    dg,
-    derase,
+    over_q,
+    over_left,
+    over_k,
+    pieces,
     cu,
     table,
     T,
@@ -224,8 +212,6 @@ def delta_channel_gradients(
     BK: tl.constexpr,
     BV: tl.constexpr,
     C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    CHANNELS: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_DLAST: tl.constexpr,
     WITH_GATES: tl.constexpr,
@@ -234,12 +220,13 @@ def delta_channel_gradients(
 ):
     """One program: BK channels of one chunk of one head.
 
-    ``derase`` takes the gradient of b, or of beta what the tile adds, ``[rows, H, K / BK]``.
+    ``from_q``, ``from_left``, ``to_k`` and the decays in ``pieces`` are of
+    ``delta_channel_segments``; ``over_q``, ``over_left`` and ``over_k`` may take their places. The
+    sums for gates in ``pieces`` are written if ``WITH_GATES``.
     """
     pid = tl.program_id(0)
     NK: tl.constexpr = (K + BK - 1) // BK
-    tile = pid % NK
-    row = tile * BK
+    row = pid % NK * BK
     h = pid // NK % H
     n, c = chunk_at(table, pid // (NK * H), T, C, VARLEN)
     first, length = sequence_at(cu, n, T, VARLEN)
@@ -250,7 +237,7 @@ def delta_channel_gradients(
     inner = tl.arange(0, C)
     live = c * C + inner < length
     rows = first + c * C + inner
-    dtype: tl.constexpr = k.dtype.element_ty
+    dtype: tl.constexpr = to_k.dtype.element_ty
 
     acc_q = tl.zeros([C, BK], dtype=tl.float32)
     acc_left = tl.zeros([C, BK], dtype=tl.float32)
@@ -271,72 +258,62 @@ def delta_channel_gradients(
         if WITH_GATES:
             # At the ends of a sequence states are the caller's own, in float32, and are not
             # rounded: of one token's gate they may be all there is.
-            wide = state.to(tl.float32)
-            dwide = dstate.to(tl.float32)
+            exact = state.to(tl.float32)
+            dexact = dstate.to(tl.float32)
             if HAS_START:
                 given = tl.load(start + outer, mask=inside & begins, other=0.0)
-                wide = tl.where(begins, given, wide)
+                exact = tl.where(begins, given, exact)
             if HAS_DLAST:
                 given = tl.load(dlast + outer, mask=inside & ends, other=0.0)
-                dwide = tl.where(ends, given, dwide)
-            across += tl.sum(wide * dwide, 1)
+                dexact = tl.where(ends, given, dexact)
+            across += tl.sum(exact * dexact, 1)
 
-    high, low = load_gates(g, rows, live, h, row, H, K, C, BK, dtype)
-    before = ones(up_to(C), dtype)
-    after = ones(behind(C), dtype)
-    since = decays(before, high, low, PRECISION)
-    acc_q *= since * scale
-    acc_left *= -since
-    acc_k *= decays(after, high, low, PRECISION)
-    acc_g = tl.zeros([C, BK], dtype=tl.float32)
-    tile_q = load_rows(q, rows, live, h, row, H, K, C, BK)
-    tile_k = load_rows(k, rows, live, h, row, H, K, C, BK)
-    strength = load_strengths(erase, rows, live, h, row, H, K, C, BK, CHANNELS)
+    mine = pieces + slot * (PIECES * K)
+    before = load_pieces(mine, BEFORE, True, row, K, C, BK)
+    acc_q *= before * scale
+    acc_left *= -before
+    acc_k *= load_pieces(mine, BEHIND, True, row, K, C, BK)
+    tile_q = load_rows(from_q, rows, live, h, row, H, K, C, BK)
+    tile_left = load_rows(from_left, rows, live, h, row, H, K, C, BK)
+    tile_k = load_rows(to_k, rows, live, h, row, H, K, C, BK)
     if WITH_GATES:
-        entering = tile_q * acc_q + tile_k * strength * acc_left
-        acc_g += sums(tl.trans(before), entering, dtype, PRECISION)
-        acc_g += sums(tl.trans(after), tile_k * acc_k, dtype, PRECISION)
-        total = tl.sum(tl.where((inner == C - 1)[:, None], since, 0.0), 0)
-        acc_g += (across * total)[None, :]
-    own = tl.load(diagonal + rows * H + h, mask=live, other=0.0)[:, None]
-    acc_q += own * tile_k
-    acc_k += own * tile_q
-    acc_q, acc_left, acc_k, acc_g = both_gradients(
-        acc_q,
-        acc_left,
-        acc_k,
-        acc_g,
-        reads,
-        errors,
-        q,
-        k,
-        erase,
-        high,
-        low,
-        rows,
-        live,
-        h,
-        row,
-        H,
-        K,
-        C,
-        BK,
-        LEVELS,
-        CHANNELS,
-        WITH_GATES,
-        PRECISION,
-    )
-    if WITH_GATES:
-        store_rows(dg, acc_g, rows, live, h, row, H, K, C, BK)
-    store_rows(dq, acc_q, rows, live, h, row, H, K, C, BK)
-    tile_k = load_rows(k, rows, live, h, row, H, K, C, BK)
-    strength = load_strengths(erase, rows, live, h, row, H, K, C, BK, CHANNELS)
-    store_rows(dk, acc_k + acc_left * strength, rows, live, h, row, H, K, C, BK)
-    of_strength = acc_left * tile_k
-    if CHANNELS:
-        store_rows(derase, of_strength, rows, live, h, row, H, K, C, BK)
-    else:
-        tl.store(derase + (rows * H + h) * NK + tile, tl.sum(of_strength, 1), mask=live)
+        reading = tile_q * acc_q + tile_left * acc_left
+        store_segment_sums(mine, READING, reading, True, row, K, C, BK)
+        store_segment_sums(mine, WRITING, tile_k * acc_k, True, row, K, C, BK)
+        channel = row + tl.arange(0, BK)
+        total = tl.load(mine + channel + TOTAL * K, mask=channel < K, other=0.0)
+        tl.store(mine + channel + ACROSS * K, across * total, mask=channel < K)
+
+    for wide in range(3):
+        # Halves of one, two and four segments; the first touch each other in the middle.
+        half = inner // ((C // SEGMENTS) << wide)
+        group = half // 2
+        later = (half % 2)[:, None] == 1
+        paired = (group[:, None] == group[None, :]) & (half[:, None] != half[None, :])
+        beside = load_pieces(mine, BESIDE + SEGMENTS * (2 - wide), wide > 0, row, K, C, BK)
+        # Zero, which only the device knows: what does not depend on the level leaves the loop.
+        here = rows + (wide >> 8)
+        tile_k = load_rows(to_k, here, live, h, row, H, K, C, BK)
+        tile = tl.where(later, load_rows(from_q, here, live, h, row, H, K, C, BK), tile_k)
+        right_q = (tile * beside).to(dtype)
+        tile = tl.where(later, load_rows(from_left, here, live, h, row, H, K, C, BK), tile_k)
+        right_left = (tile * beside).to(dtype)
+        pulls = load_pairs(reads, paired, here, live, h, H, C)
+        of_q = tl.dot(pulls, right_q, input_precision=PRECISION)
+        wrong = load_pairs(errors, paired, here, live, h, H, C)
+        of_left = tl.dot(wrong, right_left, input_precision=PRECISION)
+        if WITH_GATES:
+            crossing = right_q * of_q + right_left * of_left
+            at = CROSSING + SEGMENTS * (2 - wide)
+            store_segment_sums(mine, at, crossing, wide > 0, row, K, C, BK)
+        of_q *= beside
+        of_left *= beside
+        acc_q += tl.where(later, of_q, 0.0)
+        acc_left += tl.where(later, of_left, 0.0)
+        acc_k += tl.where(later, 0.0, of_q + of_left)
+    store_rows(over_q, acc_q, rows, live, h, row, H, K, C, BK)
+    store_rows(over_left, acc_left, rows, live, h, row, H, K, C, BK)
+    store_rows(over_k, acc_k, rows, live, h, row, H, K, C, BK)
 
 
 @triton.jit(do_not_specialize=["size"])
