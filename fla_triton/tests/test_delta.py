@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -88,6 +92,24 @@ SETS = {
 @pytest.mark.parametrize("name", SETS)
 def test_interpreted_kernels_are_right(name: str, tmp_path: Path) -> None:
     assert failures(SETS[name], tmp_path) == {}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_what_an_inverse_loses_in_sixteen_bits_is_kept_beside_it() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "interpreter.inverse"],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    answers = [json.loads(line)["errors"] for line in run.stdout.splitlines()]
+    assert len(answers) == 2
+    for errors in answers:
+        assert errors["high"] > 0.5  # else the inputs show nothing
+        assert errors["both"] < 0.1
 
 
 SIZES = [

@@ -170,6 +170,16 @@ def test_a_known_launch_is_repeated_with_nothing_built() -> None:
     assert steps.kernel.raw == [raw(1, 5, x2, y2, 8), raw(1, 2, x2, y2, 8)]
 
 
+def test_a_planned_launch_tells_the_compiler_of_its_registers() -> None:
+    kernel, launches, (x, y) = Kernel(), Launches(), tensors()
+    planned = Launch("step", 5, {"B": 2}, 4, 2, 0, registers=168)
+    for _ in range(2):
+        launches.run("step", (x, y, 9), lambda: (kernel, planned, {"A": 1}))
+    ((_, _, told),) = kernel.compiled
+    assert told["maxnreg"] == 168
+    assert kernel.raw == [raw(1, 5, x, y, 9)]
+
+
 def test_an_address_off_the_grid_reaches_a_kernel_of_its_own() -> None:
     steps, (x, y), (odd, _) = Steps(), tensors(), tensors(1)
     steps.run(x, y, 9)

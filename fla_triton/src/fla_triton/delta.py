@@ -22,14 +22,13 @@ from fla_triton.calls import (
     float32,
     gradients_of_nothing,
     new_state,
-    problem_of,
     settled,
     start_of,
 )
 from fla_triton.delta_plan import DeltaPlan, DeltaTiles, decode_plan, plan
 from fla_triton.delta_stages import Stages
 from fla_triton.kernels.delta_recurrent import delta_pooled, delta_recurrent
-from fla_triton.launch import Settling
+from fla_triton.launch import Launches, Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Problem
 from fla_triton.profiles import Profile
 from fla_triton.prologue import Prologue, activations, bound_of, needs_of_base
@@ -67,7 +66,8 @@ class Kernels:
             decode(call, todo, o, last)
             return wanted, ()
         prologue = Prologue.of(call, self.profile)
-        self._chunks(call if prologue is None else prologue.base(), problem, o, last)
+        base = call if prologue is None else prologue.base()
+        self._chunks(self._stages(base, problem, "forward", todo.launches), o, last)
         return wanted, ()
 
     def pooled(self, call: Call, slots: Slots) -> Outputs:
@@ -84,8 +84,7 @@ class Kernels:
         """How to walk token by token; None where chunks are faster."""
         return decode_plan(problem, self.profile) if problem.longest <= DECODE_TOKENS else None
 
-    def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
-        stages = self._stages(call, problem, "forward")
+    def _chunks(self, stages: Stages, o: Tensor, last: Tensor | None) -> None:
         if stages.todo.fused:
             stages.fused(o, last)
             return
@@ -101,22 +100,25 @@ class Kernels:
         needs: frozenset[str],
     ) -> Mapping[str, Tensor]:
         """Gradients of the inputs in ``needs``; states are computed anew, none was kept."""
-        problem = problem_of(call)
         do, dlast = grads[0], None if len(grads) < 2 else grads[1]
+        dtypes = (None if one is None else one.dtype for one in (do, dlast))
+        todo = settled(call, ("backward", needs, *dtypes), lambda _: None)
+        problem = todo.problem
         if not problem.tokens or not problem.sequences:
             return gradients_of_nothing(call, dlast, needs)
         if do is None:
             do = torch.zeros_like(call.v)
         prologue = Prologue.of(call, self.profile)
         base = call if prologue is None else prologue.base()
-        stages = self._stages(base, problem, "backward")
+        stages = self._stages(base, problem, "backward", todo.launches)
         found: Mapping[str, Any] = stages.gradients(do, dlast, needs_of_base(needs))
         if prologue is not None:
             found = prologue.gradients(found, needs)
         return {name: found[name] for name in needs}
 
-    def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
-        return Stages.of(call, problem, _planned(self, problem, direction), self.profile)
+    def _stages(self, call: Call, problem: Problem, direction: str, launches: Launches) -> Stages:
+        planned = _planned(self, problem, direction)
+        return Stages.of(call, problem, planned, self.profile, launches)
 
 
 @lru_cache(maxsize=1024)

@@ -29,7 +29,7 @@ from fla_triton.kernels.delta_channel_segments import delta_channel_segments
 from fla_triton.kernels.delta_channel_within import delta_channel_within
 from fla_triton.kernels.delta_outputs import delta_outputs
 from fla_triton.kernels.scored_outputs import scored_dv, scored_outputs
-from fla_triton.launch import launch
+from fla_triton.launch import Launches, launch
 from fla_triton.pieces import PIECES, SEGMENTS
 from fla_triton.plan import Problem
 
@@ -38,9 +38,9 @@ from fla_triton.plan import Problem
 class Kernels(delta.Kernels):
     """The implementation on one kind of chip."""
 
-    def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
+    def _stages(self, call: Call, problem: Problem, direction: str, launches: Launches) -> Stages:
         planned = _planned(self, problem, direction)
-        return ChannelStages.of(call, problem, planned, self.profile)
+        return ChannelStages.of(call, problem, planned, self.profile, launches)
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from fla_triton.kernels.delta_outputs import delta_outputs
 from fla_triton.kernels.delta_prepare import delta_prepare
 from fla_triton.kernels.delta_states import delta_state_gradients, delta_states
 from fla_triton.kernels.outputs import chunk_outputs
-from fla_triton.launch import launch
+from fla_triton.launch import Launches, Settling
 from fla_triton.plan import Problem
 from fla_triton.profiles import Profile
 
@@ -58,6 +58,7 @@ class Stages:
         call, problem, todo: what is computed and how.
         table, count: chunks of packed sequences, and how many chunks there are.
         shared: constants that every kernel takes.
+        launches: what earlier calls of the signature launched in this direction.
     """
 
     CHANNEL: ClassVar[bool] = False
@@ -69,9 +70,12 @@ class Stages:
     table: Tensor | None
     count: int
     shared: Mapping[str, Any]
+    launches: Launches
 
     @classmethod
-    def of(cls, call: Call, problem: Problem, todo: DeltaPlan, profile: Profile) -> Stages:
+    def of(
+        cls, call: Call, problem: Problem, todo: DeltaPlan, profile: Profile, launches: Launches
+    ) -> Stages:
         """Prepare to launch what was planned."""
         table, count = chunks_of(call, problem, todo.C)
         shared = {
@@ -83,7 +87,7 @@ class Stages:
         }
         if not cls.CHANNEL:
             shared["HAS_G"] = call.get("g") is not None
-        return cls(call, problem, todo, table, count, shared)
+        return cls(call, problem, todo, table, count, shared, launches)
 
     def prepare(self, with_inverse: bool) -> Errors:
         """Solve every chunk's triangular system."""
@@ -117,6 +121,7 @@ class Stages:
         scores: Tensor | None,
         fold: bool = False,
         strengths: Tensor | None = None,
+        low: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Fill what there is room for, ``fold`` with beta in the inverse; decays come with it."""
         call, heads = self.call, self.problem.heads
@@ -125,7 +130,7 @@ class Stages:
         if g is not None:
             since, into = self.of_steps(), self.of_steps()
             totals = float32(k, self.problem.chunks(self.todo.C), heads)
-        made = (w, u, inverse, scores, since, into, totals, strengths)
+        made = (w, u, inverse, low, scores, since, into, totals, strengths)
         self._over_chunks(
             "prepare",
             delta_prepare,
@@ -133,6 +138,7 @@ class Stages:
             (call.scale,),
             WITH_ERRORS=w is not None,
             WITH_INVERSE=inverse is not None,
+            WITH_LOW=low is not None,
             WITH_SCORES=scores is not None,
             WITH_STRENGTHS=strengths is not None,
             FOLD=fold,
@@ -293,9 +299,12 @@ class Stages:
         **constants: Any,
     ) -> None:
         planned = self.todo.launches[stage]
-        programs = planned.grid if grid is None else grid
-        merged = {**self.shared, **constants, **planned.constants}
-        launch(kernel, programs, arguments, merged, planned.warps, planned.stages)
+
+        def settle() -> Settling:
+            return kernel, planned, {**self.shared, **constants}
+
+        name = f"{stage} {kernel.__name__}"
+        self.launches.run(name, arguments, settle, planned.grid if grid is None else grid)
 
 
 def chunks_of(call: Call, problem: Problem, size: int) -> tuple[Tensor | None, int]:

@@ -188,7 +188,8 @@ class Launches:
         kernel, planned, constants = settle()
         programs = planned.grid if grid is None else grid
         merged = {**constants, **planned.constants}
-        ran = launch(kernel, programs, arguments, merged, planned.warps, planned.stages)
+        told = (planned.warps, planned.stages, planned.registers)
+        ran = launch(kernel, programs, arguments, merged, *told)
         if ran is not None and _aligned(arguments):
             self._known[name] = ran, programs
 

@@ -90,7 +90,10 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel launch: its name, grid on axis 0, and what the compiler is told."""
+    """One kernel launch: its name, grid on axis 0, and what the compiler is told.
+
+    ``registers`` of a thread are told where warps have roles and share them out themselves.
+    """
 
     stage: str
     grid: int
@@ -98,6 +101,7 @@ class Launch:
     warps: int
     stages: int
     shared: int
+    registers: int | None = None
 
 
 def startable(planned: Launch, profile: Profile) -> Launch:

@@ -21,7 +21,7 @@ from fla_triton.calls import boundaries, start_of
 from fla_triton.delta_channel import ChannelStages, ScoredErrors
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Stages
-from fla_triton.launch import launch
+from fla_triton.launch import Launches
 from fla_triton.plan import Launch, Problem
 from fla_triton.profiles import Profile
 
@@ -59,7 +59,9 @@ def with_passes(planned: DeltaPlan, problem: Problem) -> DeltaPlan:
     grid = problem.sequences * problem.heads * (problem.V // COLUMNS)
     launches = dict(planned.launches)
     for stage, ring in OVER_TIME.items():
-        launches[stage] = Launch(stage, grid, {"BV": COLUMNS, "C": planned.C, **ring}, 4, 1, 0)
+        launches[stage] = Launch(
+            stage, grid, {"BV": COLUMNS, "C": planned.C, **ring}, 4, 1, 0, REGISTERS
+        )
     return replace(planned, launches=launches)
 
 
@@ -77,14 +79,8 @@ def run_roles(
         "VARLEN": problem.packed,
     }
     where = (boundaries(call), call.q.shape[1], call.scale)
-    launch(
-        kernel,
-        planned.grid,
-        (*operands, *where),
-        {**shared, **constants, **planned.constants},
-        planned.warps,
-        planned.stages,
-        REGISTERS,
+    stages.launches.run(
+        stage, (*operands, *where), lambda: (kernel, planned, {**shared, **constants})
     )
 
 
@@ -92,12 +88,12 @@ def run_roles(
 class Kernels(delta.Kernels):
     """Delta rules with one decay a head, or none."""
 
-    def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
-        self._stages(call, problem, "forward").fused(o, last)
+    def _chunks(self, stages: Stages, o: Tensor, last: Tensor | None) -> None:
+        stages.fused(o, last)
 
-    def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
+    def _stages(self, call: Call, problem: Problem, direction: str, launches: Launches) -> Stages:
         planned = _planned(problem, direction, self.profile)
-        return HopperStages.of(placed(call), problem, planned, self.profile)
+        return HopperStages.of(placed(call), problem, planned, self.profile, launches)
 
 
 @lru_cache(maxsize=1024)
@@ -111,19 +107,21 @@ class SolvableErrors(Errors):
 
     Attributes:
         scores: causal scores of q with k, scale and decays in them, ``[B, T, H, C]``.
+        low: what ``inverse`` lost when rounded, for a backward pass.
         strengths: beta in float32, ``[slots, H, C]``.
     """
 
     scores: Tensor | None
+    low: Tensor | None
     strengths: Tensor
 
     def after_reverse(self) -> Errors:
-        """All but the scores."""
-        return replace(self, scores=None)
+        """All but the scores, and of the inverse its rounded self."""
+        return replace(self, scores=None, low=None)
 
     def operands(self, v: Tensor) -> tuple[Tensor | None, ...]:
         """What a pass over time reads, between k and the ends of the state."""
-        solved = (self.strengths, self.inverse, self.scores)
+        solved = (self.strengths, self.inverse, self.low, self.scores)
         return (None, v, *solved, self.since, self.into, self.totals)
 
 
@@ -133,24 +131,25 @@ class HopperStages(Stages):
 
     def fused(self, o: Tensor, last: Tensor | None) -> None:
         """Outputs from one pass over time."""
-        errors = self._solvable(self.call.v)
+        errors = self._solvable(self.call.v, with_low=False)
         over_time(self, errors, errors.operands(self.call.v), o, last)
 
     def prepare(self, with_inverse: bool) -> Errors:
         """Invert every chunk's triangular system."""
-        return self._solvable(torch.empty_like(self.call.v))
+        return self._solvable(torch.empty_like(self.call.v), with_low=True)
 
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` takes ``v_new``."""
         assert isinstance(errors, SolvableErrors)
         return kept_over_time(self, errors, errors.operands(self.call.v), last)
 
-    def _solvable(self, u: Tensor) -> SolvableErrors:
+    def _solvable(self, u: Tensor, with_low: bool) -> SolvableErrors:
+        """Outputs bear an inverse of 16 bits where gradients do not: see ``wide_product``."""
         call = self.call
         inverse, scores = self._square(), self._square()
-        strengths = self.of_steps()
-        decays = self._prepare(None, None, inverse, scores, strengths=strengths)
-        return SolvableErrors(call.q, call.k, None, u, inverse, *decays, scores, strengths)
+        low, strengths = self._square() if with_low else None, self.of_steps()
+        decays = self._prepare(None, None, inverse, scores, strengths=strengths, low=low)
+        return SolvableErrors(call.q, call.k, None, u, inverse, *decays, scores, low, strengths)
 
     def _reverse(
         self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
@@ -163,15 +162,14 @@ class HopperStages(Stages):
 class ChannelKernels(delta_channel.Kernels):
     """Delta rules with a decay for each key channel."""
 
-    def _chunks(self, call: Call, problem: Problem, o: Tensor, last: Tensor | None) -> None:
-        stages = self._stages(call, problem, "forward")
+    def _chunks(self, stages: Stages, o: Tensor, last: Tensor | None) -> None:
         errors = stages.prepare(with_inverse=False)
         assert isinstance(errors, ScoredErrors)
         over_time(stages, errors, _solved(errors, errors.u), o, last)
 
-    def _stages(self, call: Call, problem: Problem, direction: str) -> Stages:
+    def _stages(self, call: Call, problem: Problem, direction: str, launches: Launches) -> Stages:
         planned = _channel_planned(problem, direction, self.profile)
-        return HopperChannelStages.of(placed(call), problem, planned, self.profile)
+        return HopperChannelStages.of(placed(call), problem, planned, self.profile, launches)
 
 
 @lru_cache(maxsize=1024)
@@ -206,7 +204,7 @@ class HopperChannelStages(ChannelStages):
 
 def _solved(errors: ScoredErrors, v: Tensor) -> tuple[Tensor | None, ...]:
     """What a pass over time reads of solved errors, between k and the ends of the state."""
-    return (errors.w, v, None, None, errors.scores, None, None, errors.totals)
+    return (errors.w, v, None, None, None, errors.scores, None, None, errors.totals)
 
 
 def over_time(

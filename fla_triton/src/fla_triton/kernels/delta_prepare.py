@@ -7,11 +7,12 @@ The errors of one chunk solve a triangular system. With running log decays G,
 
 All chunks at once. Writes too what the passes over time multiply by: ``since`` exp(G_i), ``into``
 exp(G_C - G_i), both ``[slots, H, C]``, and ``totals`` exp(G_C). If asked for, beta in float32
-(``strengths``) beside them, and X, or X beta in its place (``FOLD``), and the
-causal scores ``P_ij = scale (q_i . k_j) exp(G_i - G_j)``; these two are ``[.., H, C]``. Without w
-and u (``WITH_ERRORS``) v is not read.
+(``strengths``) beside them, and X, or X beta in its place (``FOLD``), what X lost when rounded
+(``low``), and the causal scores ``P_ij = scale (q_i . k_j) exp(G_i - G_j)``; these three are
+``[.., H, C]``. Without w and u (``WITH_ERRORS``) v is not read.
 
-Bytes a token and head: k, v read and w, u written, C elements for each of X and P, q read for P.
+Bytes a token and head: k, v read and w, u written, C elements for each of X, low and P, q read for
+P.
 Flops: 2 K C for each of A and P, 2 (K + V) C for w and u, 8 C^2.
 """
 
@@ -41,6 +42,7 @@ def delta_prepare(
     w,
     u,
     inverse,
+    low,
     scores,
     since,
     into,
@@ -59,6 +61,7 @@ def delta_prepare(
     HAS_G: tl.constexpr,
     WITH_ERRORS: tl.constexpr,
     WITH_INVERSE: tl.constexpr,
+    WITH_LOW: tl.constexpr,
     WITH_SCORES: tl.constexpr,
     WITH_STRENGTHS: tl.constexpr,
     FOLD: tl.constexpr,
@@ -108,6 +111,9 @@ def delta_prepare(
     writing = solved * strength[None, :]
     if WITH_INVERSE:
         store_rows(inverse, writing if FOLD else solved, rows, live, h, 0, H, C, C, C)
+    if WITH_LOW:
+        lost = solved - solved.to(low.dtype.element_ty).to(tl.float32)
+        store_rows(low, lost, rows, live, h, 0, H, C, C, C)
     if WITH_ERRORS:
         tile_w = wide_product(solved * reading[None, :], tile_k, PRECISION)
         store_rows(w, tile_w, rows, live, h, 0, H, K, C, BK)

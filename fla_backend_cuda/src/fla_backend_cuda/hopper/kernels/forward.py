@@ -58,8 +58,8 @@ def _copy(
     EVERY: gl.constexpr,
 ):
     """Fill the ring of operands."""
-    q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
-    q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
+    q, k, w, v, beta, inverse, low, scores, since, into, totals, o, states, errors, scale = operands
+    q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot, kept_slot = place
     for c in range(gl.cdiv(length, C)):
@@ -75,6 +75,8 @@ def _copy(
         else:
             copy_steps(b_s.index(i), beta + chunk * C, C)
             copy_tile(x_s.index(i), inverse + (row * H + h) * C, left, H * C, C, C)
+            if KEEP:
+                copy_tile(low_s.index(i), low + (row * H + h) * C, left, H * C, C, C)
         if HAS_G:
             copy_steps(since_s.index(i), since + chunk * C, C)
             copy_steps(into_s.index(i), into + chunk * C, C)
@@ -104,8 +106,8 @@ def _outputs(
     EVERY: gl.constexpr,
 ):
     """Outputs of each chunk from its state and errors; under ``KEEP`` these two themselves."""
-    q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
-    q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
+    q, k, w, v, beta, inverse, low, scores, since, into, totals, o, states, errors, scale = operands
+    q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot, kept_slot = place
     product: gl.constexpr = gl.NVMMADistributedLayout(
@@ -182,10 +184,11 @@ def _chain(
     CHANNEL: gl.constexpr,
     HAS_START: gl.constexpr,
     HAS_LAST: gl.constexpr,
+    KEEP: gl.constexpr,
 ):
     """States, one chunk after the other."""
-    q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale = operands
-    q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
+    q, k, w, v, beta, inverse, low, scores, since, into, totals, o, states, errors, scale = operands
+    q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot, kept_slot = place
     start, last, head = ends
@@ -253,13 +256,16 @@ def _chain(
             error = value.to(gl.float32) - read
         else:
             x = (wanted - read * reading[None, :]).to(dtype)
+            x = gl.convert_layout(x, left_of_steps)
             error = warpgroup_mma(
-                gl.convert_layout(x, left_of_steps),
+                x,
                 x_s.index(i).permute([1, 0]),
                 gl.zeros([BV, C], gl.float32, layout=over_steps),
                 use_acc=False,
                 is_async=True,
             )
+            if KEEP:
+                error = warpgroup_mma(x, low_s.index(i).permute([1, 0]), error, is_async=True)
         if not CHANNEL:
             state_s.index(buffer).store(narrow)
             fence_async_shared()
@@ -306,6 +312,7 @@ def delta_over_time(
     v,
     beta,
     inverse,
+    low,
     scores,
     since,
     into,
@@ -336,7 +343,7 @@ def delta_over_time(
     """One program: BV columns of one head's state over one sequence.
 
     ``KEEP`` writes the state before every ``EVERY``-th chunk ``[slots, H, K, V]`` and the errors in
-    place of the outputs; q and scores are not read then.
+    place of the outputs; q and scores are not read then, but ``low`` is, X less its rounded self.
     """
     pid = gl.program_id(0)
     NV: gl.constexpr = V // BV
@@ -362,9 +369,13 @@ def delta_over_time(
     if CHANNEL:
         w_s = gl.allocate_shared_memory(dtype, [STAGES, C, K], matrix)
         total_s = gl.allocate_shared_memory(gl.float32, [STAGES, K], vector)
-        x_s, b_s = k_s, total_s
+        x_s, low_s, b_s = k_s, k_s, total_s
     else:
         x_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
+        if KEEP:
+            low_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
+        else:
+            low_s = x_s
         b_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
         w_s, total_s = k_s, b_s
     if HAS_G:
@@ -389,8 +400,24 @@ def delta_over_time(
         mbarrier.init(error_full.index(i), count=1)
         mbarrier.init(error_empty.index(i), count=1)
 
-    operands = (q, k, w, v, beta, inverse, scores, since, into, totals, o, states, errors, scale)
-    tiles = (q_s, k_s, w_s, v_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s)
+    operands = (
+        q,
+        k,
+        w,
+        v,
+        beta,
+        inverse,
+        low,
+        scores,
+        since,
+        into,
+        totals,
+        o,
+        states,
+        errors,
+        scale,
+    )
+    tiles = (q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s)
     barriers = (full, empty, state_full, state_empty, error_full, error_empty)
     place = (first, length, h, column, slot, kept_slot)
     ends = (start, last, head)
@@ -416,6 +443,7 @@ def delta_over_time(
                     CHANNEL,
                     HAS_START,
                     HAS_LAST,
+                    KEEP,
                 ),
             ),
             (

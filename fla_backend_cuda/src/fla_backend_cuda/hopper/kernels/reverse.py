@@ -49,8 +49,8 @@ def _copy(
     CHANNEL: gl.constexpr,
 ):
     """Fill the ring of operands, last chunk first."""
-    q, k, w, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale = operands
-    q_s, k_s, w_s, do_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
+    q, k, w, do, beta, inverse, low, scores, since, into, totals, dstates, derrors, scale = operands
+    q_s, k_s, w_s, do_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, kept_full, kept_empty = barriers
     first, length, h, column, slot = place
     chunks = gl.cdiv(length, C)
@@ -70,6 +70,7 @@ def _copy(
         else:
             copy_steps(b_s.index(i), beta + chunk * C, C)
             copy_tile(x_s.index(i), inverse + (row * H + h) * C, left, H * C, C, C)
+            copy_tile(low_s.index(i), low + (row * H + h) * C, left, H * C, C, C)
         if HAS_G:
             copy_steps(since_s.index(i), since + chunk * C, C)
             copy_steps(into_s.index(i), into + chunk * C, C)
@@ -93,8 +94,8 @@ def _keep(
     CHANNEL: gl.constexpr,
 ):
     """Write what the chain hands over: dS after each chunk, and de."""
-    q, k, w, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale = operands
-    q_s, k_s, w_s, do_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
+    q, k, w, do, beta, inverse, low, scores, since, into, totals, dstates, derrors, scale = operands
+    q_s, k_s, w_s, do_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, kept_full, kept_empty = barriers
     first, length, h, column, slot = place
     product: gl.constexpr = gl.NVMMADistributedLayout(
@@ -140,8 +141,8 @@ def _chain(
     HAS_DSTART: gl.constexpr,
 ):
     """Gradients of states, one chunk before the other."""
-    q, k, w, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale = operands
-    q_s, k_s, w_s, do_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
+    q, k, w, do, beta, inverse, low, scores, since, into, totals, dstates, derrors, scale = operands
+    q_s, k_s, w_s, do_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, kept_full, kept_empty = barriers
     first, length, h, column, slot = place
     dlast, dstart, head = ends
@@ -207,13 +208,15 @@ def _chain(
         else:
             derror = (asked + read).to(dtype)
         if not CHANNEL:
+            narrow_error = gl.convert_layout(derror, left_of_steps)
             y = warpgroup_mma(
-                gl.convert_layout(derror, left_of_steps),
+                narrow_error,
                 x_s.index(i),
                 gl.zeros([BV, C], gl.float32, layout=over_steps),
                 use_acc=False,
                 is_async=True,
             )
+            y = warpgroup_mma(narrow_error, low_s.index(i), y, is_async=True)
         given = gl.convert_layout(given.to(dtype), left_of_keys)
         dstate = warpgroup_mma(given, q_s.index(i), dstate, is_async=True)
         mbarrier.wait(kept_empty, (step & 1) ^ 1)
@@ -244,6 +247,7 @@ def delta_back_over_time(
     do,
     beta,
     inverse,
+    low,
     scores,
     since,
     into,
@@ -292,9 +296,10 @@ def delta_back_over_time(
     if CHANNEL:
         w_s = gl.allocate_shared_memory(dtype, [STAGES, C, K], matrix)
         total_s = gl.allocate_shared_memory(gl.float32, [STAGES, K], vector)
-        x_s, b_s = k_s, total_s
+        x_s, low_s, b_s = k_s, k_s, total_s
     else:
         x_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
+        low_s = gl.allocate_shared_memory(dtype, [STAGES, C, C], matrix)
         b_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
         w_s, total_s = k_s, b_s
     if HAS_G:
@@ -314,8 +319,23 @@ def delta_back_over_time(
     mbarrier.init(kept_full, count=1)
     mbarrier.init(kept_empty, count=1)
 
-    operands = (q, k, w, do, beta, inverse, scores, since, into, totals, dstates, derrors, scale)
-    tiles = (q_s, k_s, w_s, do_s, x_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s)
+    operands = (
+        q,
+        k,
+        w,
+        do,
+        beta,
+        inverse,
+        low,
+        scores,
+        since,
+        into,
+        totals,
+        dstates,
+        derrors,
+        scale,
+    )
+    tiles = (q_s, k_s, w_s, do_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s)
     barriers = (full, empty, kept_full, kept_empty)
     place = (first, length, h, column, slot)
     ends = (dlast, dstart, head)
