@@ -102,7 +102,8 @@ def _strip(label: str, y: float, rows: list[Result]) -> Strip:
         filled[int(x / _BIN)] += 1
         good = row.outcome is Outcome.PASS
         name = row.margin.name if row.margin else ""
-        dots.append(Dot(x, y + layer * 5, good, f"{row.id}\n{name}: {shown(margin)} times its limit"))
+        text = f"{row.id}\n{name}: {shown(margin)} times its limit"
+        dots.append(Dot(x, y + layer * 5, good, text))
     return Strip(label, y, tuple(dots), shown(_worst(rows[-1])), rows[-1].id)
 
 
