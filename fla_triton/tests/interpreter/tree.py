@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fla_triton.kernels.channel_prepare import load_decays, store_totals
 from fla_triton.kernels.common import store_rows
-from fla_triton.kernels.pairs import no_scores, pair_scores, store_scores, widened
+from fla_triton.kernels.pairs import no_scores, pair_scores, store_scores
 from fla_triton.kernels.spans import behind, decays, load_gates, up_to
 from fla_triton.kernels.tokens import load_tokens
 from fla_triton.kernels.tree import both_ways, pair_gradients
@@ -70,10 +70,11 @@ def one_block(
             far,
             near,
             far,
-            widened(tiles_left),
+            tiles_left,
             (),
-            widened(tiles_right),
+            tiles_right,
             load_decays(g, 0, length, 0, column, 1, K, BT, BK),
+            1.0,
             dtype,
             BK,
             False,

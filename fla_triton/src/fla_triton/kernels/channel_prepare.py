@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from fla_triton.kernels.common import chunk_at, first_slot, sequence_at, step_decay, store_rows
-from fla_triton.kernels.pairs import no_scores, pair_scores, scaled, store_scores, widened
+from fla_triton.kernels.pairs import no_scores, pair_scores, store_scores
 from fla_triton.kernels.tokens import BLOCK, as_rows, load_tokens
 
 
@@ -76,9 +76,7 @@ def channel_prepare(
 
     near, far = no_scores(C)
     for row in range(0, K, BK):
-        tiles_q = load_tokens(q, first, left, h, row, H, K, C, BK)
-        tiles_k = load_tokens(k, first, left, h, row, H, K, C, BK)
-        queries = widened(tiles_q)
+        queries = load_tokens(q, first, left, h, row, H, K, C, BK)
         near, far, _, _, entering, _, leaving, total = pair_scores(
             near,
             far,
@@ -86,15 +84,16 @@ def channel_prepare(
             far,
             queries,
             queries,
-            widened(tiles_k),
+            load_tokens(k, first, left, h, row, H, K, C, BK),
             load_decays(g, first, left, h, row, H, K, C, BK),
+            scale,
             dtype,
             BK,
             False,
             FLAT,
             PRECISION,
         )
-        entering = as_rows(scaled(entering, scale), dtype, C, BK)
+        entering = as_rows(entering, dtype, C, BK)
         store_rows(q_in, entering, rows, live, h, row, H, K, C, BK)
         leaving = as_rows(leaving, dtype, C, BK)
         store_rows(k_out, leaving, rows, live, h, row, H, K, C, BK)

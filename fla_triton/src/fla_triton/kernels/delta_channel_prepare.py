@@ -101,13 +101,12 @@ def delta_channel_prepare(
     near, far = no_scores(C)
     wrong_near, wrong_far = no_scores(C)
     for row in range(0, K, BK):
-        queries = widened(load_tokens(q, first, remaining, h, row, H, K, C, BK))
-        keys = widened(load_tokens(k, first, remaining, h, row, H, K, C, BK))
+        queries = load_tokens(q, first, remaining, h, row, H, K, C, BK)
+        keys = load_tokens(k, first, remaining, h, row, H, K, C, BK)
         erasing = keys
         if CHANNELS:
-            erasing = times(
-                keys, widened(load_tokens(erase, first, remaining, h, row, H, K, C, BK))
-            )
+            strengths = load_tokens(erase, first, remaining, h, row, H, K, C, BK)
+            erasing = times(widened(keys), widened(strengths))
         near, far, wrong_near, wrong_far, entering, erasing, leaving, total = pair_scores(
             near,
             far,
@@ -117,6 +116,7 @@ def delta_channel_prepare(
             erasing,
             keys,
             load_decays(g, first, remaining, h, row, H, K, C, BK),
+            1.0,
             dtype,
             BK,
             True,

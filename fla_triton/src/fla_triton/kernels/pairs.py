@@ -157,8 +157,10 @@ def no_scores(C: tl.constexpr):
 def at_level(level: tl.constexpr, C: tl.constexpr):
     """Pairs ``[C, C]`` of a level; of level -1 a token with itself."""
     token = tl.arange(0, C)
-    if level < LEVELS:
-        found = (2 * (token[:, None] ^ token[None, :]) + 1) >> (level + 1) == 1
+    if level < 0:
+        found = token[:, None] == token[None, :]
+    elif level < LEVELS:
+        found = (token[:, None] ^ token[None, :]) >> level == 1
     else:
         # What is the same for neighbours lets loads that it masks take several at once.
         block = token // BLOCK
@@ -221,6 +223,7 @@ def pair_scores(
     other,
     right,
     decays,
+    gain,
     dtype: tl.constexpr,
     BK: tl.constexpr,
     TWO: tl.constexpr,
@@ -233,8 +236,9 @@ def pair_scores(
         near, far: scores of ``left`` with ``right``.
         other_near, other_far: those of ``other`` with ``right``; nothing happens to them, and
             ``other`` is not read, if not ``TWO``.
-        left, other, right: 16 tiles ``[C / 16, BK]``, float32.
+        left, other, right: 16 tiles ``[C / 16, BK]``.
         decays: ``exp(g)``, float32; one where there is no token.
+        gain: by which left is returned.
         dtype: of products.
         FLAT: multiply two matrices at a time; then all scores lie in ``far``.
 
@@ -245,9 +249,10 @@ def pair_scores(
     C: tl.constexpr = far.shape[0]
     # A token does not decay towards itself.
     near, far = with_near(near, far, left, right, -1, dtype, BK, FLAT, PRECISION)
-    left = times(left, decays)
+    left = times(widened(left), decays)
     if TWO:
-        other = times(other, decays)
+        other = times(widened(other), decays)
+    right = widened(right)
     totals = decays
     for level in tl.static_range(LEVELS):
         both = mixed(left, right, level)
@@ -269,7 +274,7 @@ def pair_scores(
             if TWO:
                 rows = mixed_blocks(other, right, factors, level, C)
                 other_far = with_far(other_far, rows, both, LEVELS + level, dtype, BK, PRECISION)
-    left = scaled(left, factors[len(factors) - 2])
+    left = scaled(left, factors[len(factors) - 2] * gain)
     if TWO:
         other = scaled(other, factors[len(factors) - 2])
     right = scaled(right, factors[len(factors) - 1])

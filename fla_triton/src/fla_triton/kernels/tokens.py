@@ -53,31 +53,3 @@ def as_rows(tiles, dtype: tl.constexpr, C: tl.constexpr, BD: tl.constexpr):
     """The tiles as ``[C, BD]``, tokens in order, as a product of the chunk takes them."""
     wide = side_by_side(tiles, dtype, C, BD)
     return tl.reshape(tl.permute(wide, (0, 2, 1)), [C, BD])
-
-
-@triton.jit
-def split_up(wide, C: tl.constexpr, BD: tl.constexpr):
-    """16 tiles of ``[C / 16, BD, 16]``."""
-    parts = (tl.reshape(wide, [C // BLOCK, BD, 2, 2, 2, 2]),)
-    # From one tile to 16, by the lowest bit of the token first.
-    for step in tl.static_range(4):
-        even = ()
-        odd = ()
-        for part in tl.static_range(1 << step):
-            first, second = tl.split(parts[part])
-            even += (first,)
-            odd += (second,)
-        parts = even + odd
-    return parts
-
-
-@triton.jit
-def of_rows(x, C: tl.constexpr, BD: tl.constexpr):
-    """16 tiles of ``[C, BD]``, as ``as_rows`` would join them."""
-    return split_up(tl.permute(tl.reshape(x, [C // BLOCK, BLOCK, BD]), (0, 2, 1)), C, BD)
-
-
-@triton.jit
-def columns_of(x, C: tl.constexpr, BD: tl.constexpr):
-    """16 tiles of ``[C / 16, 16]``: a column of each, the same for all channels."""
-    return split_up(tl.broadcast_to(x[:, None, :], [C // BLOCK, BD, BLOCK]), C, BD)
