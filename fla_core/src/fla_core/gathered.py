@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -72,7 +73,9 @@ def copied(operator: Operator, call: Call, slots: Slots, backend: str | None) ->
         states[part.sequences] = state
         kept = [i for i, slot in enumerate(part.slots) if slot != SKIP]
         if kept:
-            pool[[part.slots[i] for i in kept]] = state[kept].to(pool.dtype)
+            # Outside of its mode torch writes to an inference tensor, and raises then.
+            with torch.inference_mode() if pool.is_inference() else nullcontext():
+                pool[[part.slots[i] for i in kept]] = state[kept].to(pool.dtype)
     return (o, states) if "final_state" in call.features else (o,)
 
 

@@ -147,6 +147,8 @@ def _prepared(
             asked.inplace,
             asked.check,
             None if pool is None else pool.stride(),
+            # A fake or a sparse tensor looks like one that has been checked otherwise.
+            *[(type(t), getattr(t, "layout", None)) for t in (pool, asked.indices, asked.accepted)],
             *[
                 None if t is None else (t.shape, t.dtype, t.device, grad and t.requires_grad)
                 for t in tensors
@@ -183,7 +185,8 @@ def _prepare(
     prepared = prepare(operator, named, base, asked.cu_seqlens, policy, frozenset())
     slots = (pool, asked.indices, asked.accepted)
     check_pool(title, named, slots, "state_v_first" in on, inplace, asked.cu_seqlens)
-    _refuse(title, {**named, "initial_state": pool})
+    numbers = {"ssm_state_indices": asked.indices, "num_accepted_tokens": asked.accepted}
+    _refuse(title, {**named, "initial_state": pool, **numbers})
     prepared.options = dict(zip(operator.contract.options, asked.options, strict=True))
     if prepared.device is not None:
         module = torch.get_device_module(prepared.device.type)

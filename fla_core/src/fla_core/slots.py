@@ -34,8 +34,8 @@ class Slots:
     is -1: no slot is touched, and its rows of what is returned are zeros.
 
     Attributes:
-        pool: ``[slots, HV, K, V]``, or ``[slots, HV, V, K]`` if ``v_first``, of any floating dtype;
-            each slot is contiguous, the slots may lie apart.
+        pool: ``[slots, HV, K, V]``, or ``[slots, HV, V, K]`` if ``v_first``, of a floating dtype
+            of 16 bits or more; each slot is contiguous, the slots may lie apart.
         indices: ``[N]`` or ``[N, S]``, int32 or int64, contiguous, on the device of the pool.
         accepted: ``[N]``, int32 or int64, numbers in 1..S; None for ones.
         inplace: write the state after the last token to ``indices[n]``, or of ``[N, S]`` the one
@@ -88,9 +88,11 @@ def check_pool(
     wanted = f"[{count}] or [{count}, S]"
     _check_numbers(operator, "ssm_state_indices", indices, q, wanted)
     assert isinstance(indices, Tensor)
+    got = f"shape {list(indices.shape)}"
     if indices.dim() not in (1, 2) or indices.shape[0] != count:
-        got = f"shape {list(indices.shape)}"
         raise ContractError(operator, "ssm_state_indices", wanted, got)
+    if 0 in indices.shape[1:]:
+        raise ContractError(operator, "ssm_state_indices", f"{wanted}, S at least 1", got)
     if accepted is None:
         return
     _check_numbers(operator, "num_accepted_tokens", accepted, q, f"[{count}]")
@@ -108,6 +110,8 @@ def _check_numbers(operator: str, name: str, value: object, q: Tensor, shape: st
     expected = f"an int32 or int64 tensor {shape}"
     if not isinstance(value, Tensor):
         raise DtypeError(operator, name, expected, kind_of(value))
+    if value.layout != torch.strided or value.is_nested:
+        raise DtypeError(operator, name, "a dense (strided) tensor", layout_of(value))
     if value.dtype not in (torch.int32, torch.int64):
         raise DtypeError(operator, name, expected, dtype_name(value.dtype))
     if value.device != q.device:
@@ -124,6 +128,8 @@ def _check_pool(
     if pool.layout != torch.strided or pool.is_nested:
         raise DtypeError(operator, name, "a dense (strided) tensor", layout_of(pool))
     expected = dtype_problem(TensorSpec(name, "", "", "state"), pool.dtype, q.dtype)
+    if not expected and pool.element_size() < 2:
+        expected = "a floating point dtype of 16 bits or more"
     if expected:
         raise DtypeError(operator, name, expected, dtype_name(pool.dtype))
     if pool.device != q.device:
@@ -201,7 +207,8 @@ def _check_indices(title: str, slots: Slots) -> None:
                 continue
             got = f"ssm_state_indices[{f'{n}, {t}' if slots.each else n}] = {slot}"
             if not 0 <= slot < count:
-                wanted = f"slots in 0..{count - 1} of initial_state, or -1 to skip"
+                within = f"slots in 0..{count - 1} of initial_state, or -1 to skip"
+                wanted = within if count else "-1, since initial_state has no slots"
                 raise ContractError(title, "ssm_state_indices", wanted, got)
             if slots.inplace and slot in seen:
                 wanted = "each slot at most once under inplace_final_state=True"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fakes
 from fla_core import ops
@@ -236,6 +237,12 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "length": ({"ssm_state_indices": rows(0, 1, 2)}, "ssm_state_indices", "[3]"),
     "rank": ({"ssm_state_indices": TABLE[None]}, "ssm_state_indices", "[1, 4, 3]"),
     "columns": ({"ssm_state_indices": TABLE[:, :2]}, "ssm_state_indices", "[4, 2]"),
+    "no columns": (
+        {"ssm_state_indices": TABLE[:, :0], "inplace_final_state": False},
+        "ssm_state_indices",
+        "[4, 0]",
+    ),
+    "layout": ({"ssm_state_indices": rows(1, 2, 3, 4).to_sparse()}, "ssm_state_indices", "sparse"),
     "device": ({"ssm_state_indices": TABLE.to("meta")}, "ssm_state_indices", "on meta"),
     "accepted alone": ({"num_accepted_tokens": rows(1, 1, 1, 1)}, "num_accepted_tokens", "[4]"),
     "accepted none": (
@@ -256,6 +263,11 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "no pool": ({"initial_state": None}, "initial_state", "None"),
     "pool's shape": ({"initial_state": new_pool().mT}, "initial_state", "[40, 2, 5, 4]"),
     "pool's dtype": ({"initial_state": new_pool().long()}, "initial_state", "int64"),
+    "pool of 8 bits": (
+        {"initial_state": new_pool().to(torch.float8_e5m2)},
+        "initial_state",
+        "float8_e5m2",
+    ),
     "pool inside out": (
         {"initial_state": new_pool().mT.contiguous().mT},
         "initial_state",
@@ -281,6 +293,53 @@ def test_what_is_wrong_is_named_before_anything_is_written(what: str) -> None:
     assert caught.value.argument == argument
     assert got in caught.value.got
     assert changed(pool, new_pool()) == []
+
+
+def test_what_was_checked_of_a_signature_is_checked_of_another_kind_of_tensor() -> None:
+    given, pool, good = operands("kda"), new_pool(), GOOD["ssm_state_indices"]
+    assert isinstance(good, Tensor)
+
+    def call(pool: Tensor, indices: Tensor, accepted: Tensor | None = None) -> None:
+        ops.fused_recurrent_kda(
+            **given,
+            initial_state=pool,
+            ssm_state_indices=indices,
+            num_accepted_tokens=accepted,
+        )
+
+    call(pool, good)
+    call(pool, TABLE, rows(1, 1, 1, 1))
+    with pytest.raises(ContractError, match="sparse"):
+        call(pool, good.to_sparse())
+    with pytest.raises(ContractError, match="sparse"):
+        call(pool, TABLE, rows(1, 1, 1, 1).to_sparse())
+    fake = FakeTensorMode(allow_non_fake_inputs=True).from_tensor
+    for pair in ((fake(pool), good), (pool, fake(good))):
+        with pytest.raises(UnsupportedError, match="without data"):
+            call(*pair)
+
+
+def test_no_slot_of_none_can_be_named() -> None:
+    given, pool = operands("kda"), new_pool()[:0]
+    o, _ = ops.fused_recurrent_kda(
+        **given, initial_state=pool, ssm_state_indices=rows(-1, -1, -1, -1)
+    )
+    assert not o.any()
+    with pytest.raises(ContractError) as caught:
+        ops.fused_recurrent_kda(**given, initial_state=pool, ssm_state_indices=rows(-1, 0, -1, -1))
+    assert "no slots" in caught.value.expected
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_pool_made_in_inference_mode_is_written_outside_of_it_too(each: bool) -> None:
+    given, right = operands("kda"), new_pool()
+    with torch.inference_mode():
+        pool = new_pool()
+    own = {"ssm_state_indices": TABLE if each else TABLE[:, 0], "inplace_final_state": True}
+    found, _ = ops.fused_recurrent_kda(**given, initial_state=pool, **own)  # type: ignore[arg-type]
+    o, _ = ops.fused_recurrent_kda(**given, initial_state=right, **own)  # type: ignore[arg-type]
+    assert torch.equal(found, o)
+    assert torch.equal(pool, right)
 
 
 def test_what_may_be_named_twice() -> None:

@@ -173,8 +173,8 @@ def fused_recurrent_gated_delta_rule(
         beta: ``[B, T, HV]``, ``[B, T, HV, V]`` (a strength for each value channel), or None (ones).
 
     Args, where states lie in a pool (forward only; ``state_v_first`` is the layout of its slots):
-        initial_state: the pool ``[slots, HV, K, V]``, any floating dtype. Slots are contiguous and
-            may lie apart.
+        initial_state: the pool ``[slots, HV, K, V]``, a floating dtype of 16 bits or more. Slots
+            are contiguous and may lie apart.
         ssm_state_indices: the slot of each sequence ``[N]``, int32 or int64, or with one for each
             token ``[N, S]``. -1 skips the sequence: no slot is touched, its outputs are zeros.
         num_accepted_tokens: ``[N]`` beside ``[N, S]``, int32 or int64: sequence n starts from slot
@@ -185,7 +185,7 @@ def fused_recurrent_gated_delta_rule(
             pool. When False the pool is only read, and the final state is ``[N, HV, K, V]``.
         check_state_indices: check the slots' numbers, which copies them to the host once for each
             new or changed tensor on an accelerator. When False, or under graph capture, kernels
-            skip what is out of range, and of two sequences in one slot the later write stands.
+            skip what is out of range, and what a slot holds that two sequences name is undefined.
 
     The other arguments, the result and the errors are those of :func:`chunk_gated_delta_rule`.
     """
