@@ -128,6 +128,12 @@ def ways(one: Case) -> Iterator[tuple[str, str]]:
     o, state = run(reading, slots)
     yield "accepted", judged(o, state)
 
+    # In 32 bits it would be a column.
+    accepted[0] += 1 << 32
+    o, _ = run(reading, replace(slots, accepted=accepted))
+    rows = o[:1] if one.lengths is None else o[:, : lengths[0]]
+    yield "accepted beyond 32 bits", "" if bool((rows == 0).all()) else "rows are not zeros"
+
     for bad in (-1, len(pool.states)):
         pool = Pool(start, False)
         table = pool.table[:, 0].clone()

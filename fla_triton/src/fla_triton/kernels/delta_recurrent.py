@@ -287,7 +287,7 @@ def delta_pooled(
     mine = slots + tl.cast(n, tl.int64) * SPAN
     begin = 0
     if HAS_ACCEPTED:
-        begin = tl.load(accepted + n).to(tl.int32) - 1
+        begin = tl.load(accepted + n).to(tl.int64) - 1
     slot = tl.load(mine + begin, mask=(begin >= 0) & (begin < SPAN), other=-1).to(tl.int64)
     live = (slot >= 0) & (slot < count)
     home = pool + slot * units * UNIT + inside
