@@ -75,6 +75,9 @@ def plan(
         launches["chain"] = Launch("chain", heads * blocks, {"BLOCK": 1024}, 4, 1, 0)
     for stage in STAGES[direction]:
         tile = held(stage_tile(tiles, stage), problem, profile)
+        if stage == "gradients" and profile.warps > 1:
+            # Operands in registers: of 64 channels sm80 spills 1016 bytes a thread, of 32 none.
+            tile = replace(tile, BK=min(tile.BK, 32))
         grid = problem.chunks(size) * problem.heads
         constants = {"C": size}
         if stage != "pulls":
