@@ -148,7 +148,11 @@ def _prepared(
             asked.check,
             None if pool is None else pool.stride(),
             # A fake or a sparse tensor looks like one that has been checked otherwise.
-            *[(type(t), getattr(t, "layout", None)) for t in (pool, asked.indices, asked.accepted)],
+            type(pool),
+            type(asked.indices),
+            type(asked.accepted),
+            asked.indices.layout,  # type: ignore[union-attr]
+            None if asked.accepted is None else asked.accepted.layout,
             *[
                 None if t is None else (t.shape, t.dtype, t.device, grad and t.requires_grad)
                 for t in tensors
