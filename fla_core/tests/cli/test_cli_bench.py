@@ -10,12 +10,15 @@ from typing import Any
 
 import jsonschema
 import pytest
+import wrong
 from command_line import Invoke
+from fakes import implementation, plugin
 
 import fla_core
 from fla_core.cli.bench import _words
 from fla_core.cli.calls.bench import chart, compare, fresh, recipes, rows
 from fla_core.cli.calls.bench.rows import Row
+from fla_core.plugins.record import PluginRecord
 
 SCHEMA = json.loads(Path(rows.__file__).with_name("schema.json").read_text())
 SHAPE = ("--shape", "1,70,2,8,8", "--device", "cpu", "--budget", "0.001")
@@ -49,6 +52,12 @@ PROVIDERS = {
     """,
     "broken": "raise OSError('libchip.so is missing')",
 }
+
+
+def right_plugin() -> PluginRecord:
+    """A plugin that answers as the reference does."""
+    chunk = implementation(forward=wrong.right, backward=wrong.backward, strided=True)
+    return plugin("acme", chunk, targets=("cpu",))
 
 
 @pytest.fixture
@@ -85,6 +94,13 @@ def test_two_providers_on_the_same_call(invoke: Invoke, providers: None) -> None
     }
     assert all(set(row["errors"]) == {"dense", "packed", "slice"} for row in found)
     assert all(max(row["errors"].values()) <= row["bound"] for row in found)
+
+
+@pytest.mark.parametrize("plugins", [[right_plugin()]])
+def test_the_definition_is_no_other_implementation(invoke: Invoke) -> None:
+    found = bench(invoke, "gla", "--backend", "acme")
+    assert [(row["direction"], row["status"]) for row in found] == [("fwd", "ok"), ("both", "ok")]
+    assert {row["implementation"] for row in found} == {"acme:gla#chunk"}
 
 
 @pytest.mark.parametrize(
