@@ -113,7 +113,7 @@ def launch(
         arguments: what comes before the constants, in order; the first is a tensor.
         constants: ``tl.constexpr`` parameters by name.
         warps, stages: of a program.
-        registers: of a thread, where warps have roles and share them out themselves.
+        registers: of a thread, where the plan limits them.
 
     Returns:
         what ran, None if nothing did, it was interpreted or only noted (:mod:`fla_triton.ahead`).

@@ -92,7 +92,8 @@ class Tiles:
 class Launch:
     """One kernel launch: its name, grid on axis 0, and what the compiler is told.
 
-    ``registers`` of a thread are told where warps have roles and share them out themselves.
+    ``registers`` of a thread are told where warps have roles and share them out themselves, or
+    where fewer of them let more programs share a multiprocessor.
     """
 
     stage: str
