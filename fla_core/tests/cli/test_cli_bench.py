@@ -12,9 +12,9 @@ import jsonschema
 import pytest
 import wrong
 from command_line import Invoke
-from fakes import implementation, plugin
 
 import fla_core
+from fakes import implementation, plugin
 from fla_core.cli.bench import _words
 from fla_core.cli.calls.bench import chart, compare, fresh, recipes, rows
 from fla_core.cli.calls.bench.rows import Row
