@@ -8,8 +8,8 @@ to the table, and a report with a fault adds none for the contract it lies in.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,14 @@ class Seen:
     Attributes:
         backend, arch, contract: of what; ``ANY_CHIP`` stands for every chip of the backend.
         word: one of ``WORDS``.
-        detail: level that was reached, on hardware.
+        levels: that each dtype reached on hardware; ``""`` for none.
     """
 
     backend: str
     arch: str
     contract: str
     word: str
-    detail: str = ""
+    levels: Mapping[str, str] = field(default_factory=dict)
 
 
 def matrix(folder: Path = PROOFS) -> str:
@@ -91,12 +91,19 @@ def sightings(document: Mapping[str, Any]) -> Iterator[Seen]:
             if not one["faults"]:
                 yield Seen(document["backend"], document["arch"], one["contract"], document["kind"])
         return
-    standings = [one for one in document["summary"] if one["level"] not in ("", "L0")]
-    for contract in dict.fromkeys(one["contract"] for one in standings):
-        levels = {one["dtype"]: one["level"] for one in standings if one["contract"] == contract}
-        detail = ", ".join(f"{dtype} {level}" for dtype, level in levels.items())
-        name, arch = document["plugin"]["name"], document["host"]["arch"]
-        yield Seen(name, arch, contract, RUN, detail)
+    name, arch = document["plugin"]["name"], document["host"]["arch"]
+    for contract in dict.fromkeys(one["contract"] for one in document["summary"]):
+        standings = [one for one in document["summary"] if one["contract"] == contract]
+        levels = lowest((one["dtype"], one["level"]) for one in standings)
+        yield Seen(name, arch, contract, RUN, levels)
+
+
+def lowest(levels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+    """The level of each dtype that all implementations with it reached."""
+    found: dict[str, str] = {}
+    for dtype, level in levels:
+        found[dtype] = min(level, found.get(dtype, level))
+    return found
 
 
 def _cell(seen: Sequence[Seen], backend: str, arch: str, contract: str) -> str:
@@ -105,13 +112,12 @@ def _cell(seen: Sequence[Seen], backend: str, arch: str, contract: str) -> str:
         for one in seen
         if (one.backend, one.contract) == (backend, contract) and one.arch in (arch, ANY_CHIP)
     ]
-    said: dict[str, str] = {}
-    for word in WORDS:
-        details = [one.detail for one in found if one.word == word]
-        if details:
-            said[word] = f"{word} ({details[0]})" if details[0] else word
+    reached = lowest(pair for one in found for pair in one.levels.items())
+    if levels := [f"{d} {level}" for d, level in sorted(reached.items()) if level > "L0"]:
+        return f"{RUN} ({', '.join(levels)})"
     # Short of hardware each word is of another step: numbers, the compiler, the chip's own plan.
-    return said.get(RUN) or "; ".join(said.values()) or DECLARED
+    said = [word for word in WORDS if word != RUN and word in {one.word for one in found}]
+    return "; ".join(said) or DECLARED
 
 
 def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def proof(**changes: Any) -> dict[str, Any]:
     }
 
 
-def conformance(level: str) -> dict[str, Any]:
+def conformance(level: str, dtype: str = "bfloat16") -> dict[str, Any]:
     """What the table reads of a conformance report."""
     return {
         "schema": "fla-conformance-report/1",
@@ -40,7 +40,7 @@ def conformance(level: str) -> dict[str, Any]:
         "host": {"name": "MI300X", "arch": "gfx942"},
         "dists": {"torch": "2.11.0", "triton": "3.6.0"},
         "started": "2026-12-01T10:00:00+00:00",
-        "summary": [{"contract": "simple_gla", "dtype": "bfloat16", "level": level}],
+        "summary": [{"contract": "simple_gla", "dtype": dtype, "level": level}],
     }
 
 
@@ -89,8 +89,15 @@ def test_a_report_from_a_device_drops_in(folder: Path) -> None:
     assert "MI300X (gfx942)" in support.evidence(folder)
 
 
+def test_reports_of_several_implementations_count_together(folder: Path) -> None:
+    put(folder, one=conformance("L4"), two=conformance("L2"), three=conformance("L3", "float32"))
+    assert cell(folder, "rocm", "gfx942") == "run on hardware (bfloat16 L2, float32 L3)"
+    put(folder, four=conformance("", "float32"))
+    assert cell(folder, "rocm", "gfx942") == "run on hardware (bfloat16 L2)"
+
+
 def test_a_run_that_reached_no_level_does_not_count(folder: Path) -> None:
-    put(folder, one=conformance(""))
+    put(folder, one=conformance(""), two=conformance("L0", "float16"))
     assert cell(folder, "rocm", "gfx942") == "declared"
 
 
