@@ -80,6 +80,8 @@ def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
         stage, tile = launch.stage, launch.constants
         if not 0 < launch.grid <= profile.grid_limit:
             wrong.append(f"{stage}: grid {launch.grid}")
+        if launch.registers is not None and not profile.arch.startswith("sm"):
+            wrong.append(f"{stage}: a limit of registers, which only NVIDIA's compiler knows")
         # What the smallest tiles take can only be said by the compiler.
         smallest = found.C == tile.get("BV") == profile.dot_minimum
         if launch.shared > profile.operands and not smallest:
@@ -119,7 +121,15 @@ def test_the_lint_sees_what_does_not_fit() -> None:
     profile = replace(H200, shared_memory=1024, grid_limit=10, dot_minimum=128)
     text = " ".join(faults(PROBLEM, planned, profile))
     text += " ".join(faults(replace(PROBLEM, K=200, V=200), planned, H200))
-    for word in ("grid", "shared memory", "tile", "key channels", "programs"):
+    text += " ".join(faults(PROBLEM, planned, EVERY["gfx942"]))
+    for word in (
+        "a limit of registers",
+        "grid",
+        "shared memory",
+        "tile",
+        "key channels",
+        "programs",
+    ):
         assert word in text
 
 

@@ -78,7 +78,7 @@ def plan(
         # Widened for the compiler it takes 192 registers, and a multiprocessor has room for one
         # program. With 128 a thread spills, two programs wait for memory in turn, and it takes
         # 0.91 ms in place of 1.24 on an H200 (B2 T8192 H16 K = V = 128).
-        shares = stage == "across" and profile.columns and tile.warps == 8
+        shares = stage == "across" and tile.BK > preferred.BK
         registers = 128 if shares else None
         launches[stage] = Launch(stage, grid, constants, tile.warps, tile.stages, shared, registers)
     if direction == "backward":
