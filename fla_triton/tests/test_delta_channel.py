@@ -127,13 +127,7 @@ def test_the_lint_sees_what_does_not_fit() -> None:
     profile = replace(H200, shared_memory=1024, grid_limit=10, dot_minimum=128)
     text = " ".join(faults(PROBLEM, planned, profile))
     text += " ".join(faults(replace(PROBLEM, K=200, V=200), planned, H200))
-    for word in (
-        "grid",
-        "shared memory",
-        "tile",
-        "key channels",
-        "programs",
-    ):
+    for word in ("grid", "shared memory", "tile", "key channels", "programs"):
         assert word in text
 
 
