@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
 from fla_conformance.case import Case
 from fla_core.contracts import CONTRACTS
 from fla_triton.declared import ROWS, Row
@@ -101,7 +104,6 @@ SETS = {
 }
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.parametrize("name", SETS)
 def test_interpreted_kernels_are_right(name: str, tmp_path: Path) -> None:
     assert failures(SETS[name], tmp_path) == {}
