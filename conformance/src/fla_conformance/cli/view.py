@@ -48,7 +48,6 @@ def command(function: _Command) -> _Command:
 
 def console(stderr: bool = False) -> Console:
     """A console; wide when piped, without colour under ``NO_COLOR``."""
-
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
