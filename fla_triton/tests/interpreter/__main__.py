@@ -18,16 +18,13 @@ from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-import torch
-
 from fla_conformance.case import Case
-from fla_conformance.gold import gold
-from fla_conformance.inputs import Inputs, make_inputs
-from fla_conformance.numerics import judge
+from fla_conformance.inputs import Inputs
 from fla_triton.declared import ROWS
 from fla_triton.profiles import PROFILES, Profile
 from fla_triton.serve import Kernels
 from interpreter.shims import correct_bfloat16, watch_bounds
+from judging import Tensors, judged, poison_memory
 
 
 def kernels_for(contract: str, profile: Profile) -> Kernels:
@@ -38,7 +35,7 @@ def kernels_for(contract: str, profile: Profile) -> Kernels:
     return kernels
 
 
-def answer(inputs: Inputs, kernels: Kernels) -> dict[str, torch.Tensor]:
+def answer(inputs: Inputs, kernels: Kernels) -> Tensors:
     """Outputs, and the gradients that the case asks for, in poisoned memory."""
     call = inputs.call()
     outputs, residuals = kernels.forward(call, bool(inputs.grads))
@@ -53,20 +50,17 @@ def answer(inputs: Inputs, kernels: Kernels) -> dict[str, torch.Tensor]:
 
 def main(path: str) -> None:
     """Judge every case of the file."""
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)  # fills new memory with NaN
+    poison_memory()
     correct_bfloat16()
     watch_bounds()
     for data, multiprocessors in json.loads(Path(path).read_text(encoding="utf-8")):
         case = Case.from_json(data)
         profile = replace(PROFILES["sm90"], multiprocessors=multiprocessors)
-        try:
-            kernels = kernels_for(case.contract, profile)
-            judged = judge(case, answer(make_inputs(case), kernels), gold(case))
-            failure = judged.failure
-            margins = {n: round(max(m.block, m.token), 3) for n, m in judged.margins.items()}
-        except Exception as error:
-            failure, margins = f"{type(error).__name__}: {error}", {}
+
+        def on_chip(inputs: Inputs, profile: Profile = profile) -> Tensors:
+            return answer(inputs, kernels_for(inputs.case.contract, profile))
+
+        failure, margins = judged(case, on_chip)
         print(json.dumps({"id": case.id, "failure": failure, "margins": margins}), flush=True)
 
 
