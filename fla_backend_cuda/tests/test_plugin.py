@@ -14,7 +14,7 @@ from fla_core.dispatch.lowered import fit
 from fla_core.dispatch.validity import find_row
 from fla_core.plugins import Implementation, Probe
 from fla_core.plugins.validate import implementation_problem
-from fla_core.testing import PluginChecks, pretend
+from fla_core.testing import PluginChecks, placed, pretend
 from fla_core.verify import OK, CallView
 from fla_triton.declared import ROWS
 
@@ -28,7 +28,8 @@ class TestPlugin(PluginChecks):
         report = plugin.fla_doctor()
         served, _, where = report["implementations"].partition(" on ")
         assert served.split(", ") == [row.contract for row in ROWS]
-        assert where == "sm90"
+        said = "sm90; on sm80, sm100, sm120 compiled for this chip and never run on one"
+        assert where == said
         assert {"device files", "torch", "triton"} <= report.keys()
 
 
@@ -79,7 +80,8 @@ def test_kernel_that_does_not_compile(machine: Any, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)
 def test_implementations_are_valid(item: Implementation) -> None:
     assert implementation_problem(item, CONTRACTS[item.contract]) == ""
-    assert item.arch == ("sm90",)
+    hopper = item.variant == "hopper"
+    assert item.arch == (("sm90",) if hopper else ("sm80", "sm90", "sm100", "sm120"))
 
 
 def test_what_was_seen_of_hoppers_kernels_is_said() -> None:
@@ -118,6 +120,37 @@ def test_other_compilers_than_the_one_seen_are_unverified() -> None:
 
     assert status("sm90", "3.6.0") == "ok"
     assert status("sm90", "3.7.1") == "unverified"
+
+
+@pytest.mark.parametrize("contract", [row.contract for row in ROWS])
+@pytest.mark.parametrize("capability", [(8, 0), (10, 0), (12, 0)])
+def test_chips_that_never_ran_it_are_chosen_and_said_to_be_unverified(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], contract: str
+) -> None:
+    machine.cuda.get_device_capability = lambda index: capability
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    decision = placed(monkeypatch, plugin, contract, "cuda:1", VERSIONS)
+    arch = "sm{}{}".format(*capability)
+    assert decision.chosen == f"cuda:{contract}#chunk"
+    remark = f"unverified, backward on {arch} triton: compiled for this chip and never run on one"
+    assert remark in decision.render()
+
+
+def test_a_chip_that_ran_it_is_chosen_without_a_remark(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    decision = placed(monkeypatch, plugin, "gla", "cuda:0", VERSIONS)
+    assert decision.chosen == "cuda:gla#chunk"
+    assert "unverified" not in decision.render()
+
+
+def test_chips_without_a_plan_are_refused(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.cuda.get_device_capability = lambda index: (8, 6)
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    decision = placed(monkeypatch, plugin, "kda", "cuda:0", VERSIONS)
+    assert decision.chosen == "reference:kda#chunk"
+    assert "arch=sm86, wants sm80|sm90|sm100|sm120" in decision.render()
 
 
 def test_torch_for_amd_gpus(machine: Any) -> None:

@@ -13,10 +13,11 @@ import torch
 from fla_backend_rocm import plugin
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.validity import check
+from fla_core.errors import UnsupportedError
 from fla_core.plugins import Implementation, Probe
 from fla_core.plugins.load import resolve
 from fla_core.plugins.validate import implementation_problem
-from fla_core.testing import PluginChecks, pretend
+from fla_core.testing import PluginChecks, placed, pretend
 from fla_triton.profiles import AMD
 
 
@@ -104,6 +105,41 @@ def test_what_is_not_proven_is_said_and_what_fails_is_refused(
     verdict = check(rows, "rocm:simple_gla#chunk", ("forward",), arch, {"triton": triton})
     assert verdict.ok == said.startswith("unverified")
     assert verdict.subject.startswith(said)
+
+
+@pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)
+@pytest.mark.parametrize("arch", AMD)
+def test_it_is_chosen_and_said_to_be_unverified(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, arch: str, item: Implementation
+) -> None:
+    named = SimpleNamespace(gcnArchName=f"{arch}:sramecc+:xnack-")
+    machine.cuda.get_device_properties = lambda index: named
+    machine.owners = {"triton": "3.7.1"}
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    installed = {"torch": "2.11.0", "triton": "3.7.1"}
+    decision = placed(monkeypatch, plugin, item.contract, "cuda:1", installed)
+    assert decision.chosen == f"rocm:{item.contract}#chunk"
+    remark = f"unverified, backward on {arch} triton: compiled for this chip and never run on one"
+    assert remark in decision.render()
+
+
+def test_chips_without_a_plan_are_refused(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.cuda.get_device_properties = lambda index: SimpleNamespace(gcnArchName="gfx1030")
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    installed = {"torch": "2.11.0", "triton": "3.6.0"}
+    decision = placed(monkeypatch, plugin, "kda", "cuda:0", installed)
+    assert decision.chosen == "reference:kda#chunk"
+    assert f"arch=gfx1030, wants {'|'.join(AMD)}" in decision.render()
+
+
+def test_tiles_can_be_tuned_for_the_chip_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = resolve(plugin.fla_tuner())
+    monkeypatch.setitem(make.__globals__, "arch_of", lambda index: f"gfx{940 + (index or 0)}")
+    tuner = make("cuda:2")
+    assert (tuner.target, tuner.profile) == ("cuda", AMD["gfx942"])
+    assert tuner.table.parts[-3:] == ("fla_backend_rocm", "tables", "gfx942.json")
+    with pytest.raises(UnsupportedError, match="tune: the chip 'gfx940' is not supported"):
+        make("cuda")
 
 
 def test_driver_that_raises(machine: Any) -> None:

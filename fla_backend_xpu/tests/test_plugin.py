@@ -14,10 +14,11 @@ from fla_backend_xpu import plugin
 from fla_backend_xpu.chips import chip_name
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.validity import check
+from fla_core.errors import UnsupportedError
 from fla_core.plugins import Implementation, Probe
 from fla_core.plugins.load import resolve
 from fla_core.plugins.validate import implementation_problem
-from fla_core.testing import PluginChecks, pretend
+from fla_core.testing import PluginChecks, placed, pretend
 from fla_triton.profiles import INTEL
 
 
@@ -106,6 +107,30 @@ def test_what_is_not_proven_is_said(item: Implementation, triton: str) -> None:
     verdict = check(rows, name, ("backward",), "pvc", {"triton": triton})
     assert verdict.ok
     assert verdict.subject.startswith("unverified, backward on pvc triton: compiled for this chip")
+
+
+@pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)
+@pytest.mark.parametrize(("version", "arch"), [("12.60.7", "pvc"), ("20.1.4", "bmg")])
+def test_it_is_chosen_and_said_to_be_unverified(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, version: str, arch: str, item: Implementation
+) -> None:
+    machine.xpu.get_device_properties = lambda index: SimpleNamespace(version=version)
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    installed = {"torch": "2.11.0+xpu", "triton": "3.6.0"}
+    decision = placed(monkeypatch, plugin, item.contract, "xpu:0", installed)
+    assert decision.chosen == f"xpu:{item.contract}#chunk"
+    remark = f"unverified, backward on {arch} triton: compiled for this chip and never run on one"
+    assert remark in decision.render()
+
+
+def test_tiles_can_be_tuned_for_the_chip_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, chips = resolve(plugin.fla_tuner()), {None: "", 1: "bmg"}
+    monkeypatch.setitem(make.__globals__, "arch_of", chips.get)
+    tuner = make("xpu:1")
+    assert (tuner.target, tuner.profile) == ("xpu", INTEL["bmg"])
+    assert tuner.table.parts[-3:] == ("fla_backend_xpu", "tables", "bmg.json")
+    with pytest.raises(UnsupportedError, match="tune: the chip '' is not supported"):
+        make("xpu")
 
 
 def test_nothing_else_is_asked_of_a_build_without_xpu(machine: Any) -> None:

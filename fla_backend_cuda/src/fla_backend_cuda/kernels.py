@@ -9,7 +9,7 @@ import torch
 from fla_core.plugins import detect
 from fla_triton.profiles import PROFILES, Profile
 from fla_triton.serve import Served, family
-from fla_triton.tuner import Tuner
+from fla_triton.tuner import Tuner, tuner_of
 
 PACKAGE = "fla_backend_cuda"
 
@@ -34,4 +34,4 @@ def __getattr__(name: str) -> Served:
 
 def tuner(device: str) -> Tuner:
     """What ``fla-kernels tune`` asks for."""
-    return Tuner(PACKAGE, "cuda", profile_of(torch.device(device).index))
+    return tuner_of(PACKAGE, "cuda", arch_of(torch.device(device).index))

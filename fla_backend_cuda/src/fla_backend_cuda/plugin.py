@@ -8,6 +8,7 @@ from dataclasses import replace
 from fla_core.domain import AxisRange
 from fla_core.plugins import Backend, Implementation, Probe, Validity, detect, hookimpl
 from fla_triton import declared
+from fla_triton.profiles import PROFILES
 
 CARD = Backend(
     name="cuda",
@@ -28,7 +29,12 @@ HOPPER = {
 }
 """Contracts with kernels of their own for Hopper, and what serves them."""
 
+OFFERED = tuple(PROFILES)
+"""Chips that there are plans for, each compiled for from the real host code."""
+
 RUN_ON = ("sm90",)
+"""Of those, the chips that ran any of it."""
+
 DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 
 
@@ -40,9 +46,9 @@ def fla_backend() -> Backend:
 
 @hookimpl
 def fla_implementations() -> Iterable[Implementation]:
-    """Return an implementation for each contract that the portable kernels serve."""
+    """Return what serves each contract; ``fla_validity`` says what of it was run, and where."""
     claims = ("graph_capture",)
-    portable = tuple(declared.implementations("fla_backend_cuda.kernels", RUN_ON, claims))
+    portable = tuple(declared.implementations("fla_backend_cuda.kernels", OFFERED, claims))
     yield from filter(None, map(_on_hopper, portable))
     yield from portable
 
@@ -66,16 +72,16 @@ def _on_hopper(portable: Implementation) -> Implementation | None:
 
 @hookimpl
 def fla_validity() -> Iterable[Validity]:
-    """Return which compilers the kernels ran under."""
+    """Return which compilers and chips the kernels ran on."""
     old = "written for Gluon as of triton 3.6"
     yield Validity("cuda:*#hopper", "*", "*", "triton<3.6", "denied", old)
     for contract in SEEN:
         name = f"cuda:{contract}#*"
         yield Validity(name, "*", "sm90", "triton>=3.6,<3.7", "ok", "run on one H200")
-        yield Validity(name, "*", "*", "triton", "unverified", "run under triton 3.6 only")
     first = "passed L2 of the suite on one H200, where L3 was not run to its end"
     yield Validity("cuda:*", "*", "sm90", "triton>=3.6,<3.7", "unverified", first)
-    yield Validity("cuda:*", "*", "*", "triton", "unverified", "not run on hardware yet")
+    yield Validity("cuda:*", "*", "sm90", "triton", "unverified", "run under triton 3.6 only")
+    yield Validity("cuda:*", "*", "*", "triton", "unverified", declared.COMPILED_ONLY)
 
 
 @hookimpl
@@ -124,4 +130,6 @@ def fla_doctor() -> Mapping[str, str]:
     """Return what metadata and device files say; imports nothing."""
     report = detect.report(DEVICE_FILES, ("torch", "triton"))
     contracts = ", ".join(row.contract for row in declared.ROWS)
-    return {**report, "implementations": f"{contracts} on {', '.join(RUN_ON)}"}
+    others = ", ".join(arch for arch in OFFERED if arch not in RUN_ON)
+    seen = f"{contracts} on {', '.join(RUN_ON)}; on {others} {declared.COMPILED_ONLY}"
+    return {**report, "implementations": seen}

@@ -8,6 +8,9 @@ import torch
 
 from fla_core.plugins import detect
 from fla_triton.serve import Served, family
+from fla_triton.tuner import Tuner, tuner_of
+
+PACKAGE = "fla_backend_rocm"
 
 
 def arch_of(index: int | None) -> str:
@@ -20,4 +23,9 @@ def __getattr__(name: str) -> Served:
     """The family of that name, as ``fla_triton.declared`` names it."""
     if name.startswith("_"):
         raise AttributeError(name)
-    return family(name, "fla_backend_rocm", arch_of)
+    return family(name, PACKAGE, arch_of)
+
+
+def tuner(device: str) -> Tuner:
+    """What ``fla-kernels tune`` asks for."""
+    return tuner_of(PACKAGE, "cuda", arch_of(torch.device(device).index))

@@ -17,7 +17,6 @@ CARD = Backend(
     description="AMD GPUs, Triton kernels",
 )
 DEVICE_FILES = ("/dev/kfd",)
-COMPILED_ONLY = "compiled for this chip and never run on one"
 
 
 @hookimpl
@@ -37,7 +36,7 @@ def fla_validity() -> Iterable[Validity]:
     """Return what is known of compilers and chips."""
     too_old = "Triton compiles for gfx1250 from 3.7.1 on"
     yield Validity("rocm:*", "*", "gfx1250", "triton<3.7.1", "denied", too_old)
-    yield Validity("rocm:*", "*", "*", "triton", "unverified", COMPILED_ONLY)
+    yield Validity("rocm:*", "*", "*", "triton", "unverified", declared.COMPILED_ONLY)
 
 
 @hookimpl
@@ -73,8 +72,17 @@ def _trial_kernel(index: int) -> bool:
 
 
 @hookimpl
+def fla_tuner() -> str:
+    """Name what knows the tiles of the portable kernels."""
+    return "fla_backend_rocm.kernels:tuner"
+
+
+@hookimpl
 def fla_doctor() -> Mapping[str, str]:
     """Return what metadata and device files say; imports nothing."""
     report = detect.report(DEVICE_FILES, ("torch", "triton"))
     contracts = ", ".join(row.contract for row in declared.ROWS)
-    return {**report, "implementations": f"{contracts} on {', '.join(AMD)}; {COMPILED_ONLY}"}
+    return {
+        **report,
+        "implementations": f"{contracts} on {', '.join(AMD)}; {declared.COMPILED_ONLY}",
+    }

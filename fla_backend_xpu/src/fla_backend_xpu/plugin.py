@@ -19,7 +19,6 @@ CARD = Backend(
 )
 # Render nodes belong to GPUs of any vendor: they hint, they prove nothing.
 DEVICE_FILES = ("/dev/dri/renderD*", "/dev/dxg")
-COMPILED_ONLY = "compiled for this chip and never run on one"
 
 
 @hookimpl
@@ -37,7 +36,7 @@ def fla_implementations() -> Iterable[Implementation]:
 @hookimpl
 def fla_validity() -> Iterable[Validity]:
     """Return what is known of compilers and chips."""
-    yield Validity("xpu:*", "*", "*", "triton", "unverified", COMPILED_ONLY)
+    yield Validity("xpu:*", "*", "*", "triton", "unverified", declared.COMPILED_ONLY)
 
 
 @hookimpl
@@ -75,8 +74,17 @@ def _trial_kernel(index: int) -> bool:
 
 
 @hookimpl
+def fla_tuner() -> str:
+    """Name what knows the tiles of the portable kernels."""
+    return "fla_backend_xpu.kernels:tuner"
+
+
+@hookimpl
 def fla_doctor() -> Mapping[str, str]:
     """Return what metadata and device files say; imports nothing."""
     report = detect.report(DEVICE_FILES, ("torch", "triton"))
     contracts = ", ".join(row.contract for row in declared.ROWS)
-    return {**report, "implementations": f"{contracts} on {', '.join(INTEL)}; {COMPILED_ONLY}"}
+    return {
+        **report,
+        "implementations": f"{contracts} on {', '.join(INTEL)}; {declared.COMPILED_ONLY}",
+    }

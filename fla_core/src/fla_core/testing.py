@@ -11,9 +11,16 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, ClassVar
 
-from fla_core.dispatch.explain import explain
-from fla_core.plugins import detect
+from fla_core.contracts import CONTRACTS
+from fla_core.dispatch.decision import Decision
+from fla_core.dispatch.explain import explain, explain_request
+from fla_core.dispatch.resolve import Request
+from fla_core.dispatch.runtime import sandbox
+from fla_core.plugins import detect, requirements
+from fla_core.plugins.api import Device
+from fla_core.plugins.discover import in_memory
 from fla_core.plugins.validate import card_problem
+from fla_core.verify import CallView
 
 TOOLCHAINS = frozenset({"torch", "torch_npu", "triton", "tilelang"})
 
@@ -72,6 +79,41 @@ def pretend(monkeypatch: Any, torch: Any, owners: Mapping[str, str], *modules: s
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setattr(detect, "providers", lambda module: torch.owners)
     return torch
+
+
+def placed(
+    monkeypatch: Any, plugin: ModuleType, contract: str, device: str, installed: Mapping[str, str]
+) -> Decision:
+    """Where automatic selection places a bfloat16 call with gradients, and what it says of it.
+
+    The plugin is the only one beside the reference. It is probed as it would be for a call, on what
+    machine ``pretend`` shows it; its kernels are not loaded.
+
+    Args:
+        monkeypatch: pytest's fixture.
+        plugin: the module its entry point names.
+        contract: name of the contract; the call has what it requires, K = V = 128, and no more.
+        device: ``"cuda:0"``.
+        installed: versions of the distributions that requirements are held against.
+    """
+    monkeypatch.setattr(requirements, "installed_version", installed.get)
+    spec, card = CONTRACTS[contract], plugin.fla_backend()
+    operator, form = spec.public[0]
+    kind, _, index = device.partition(":")
+    view = CallView(
+        contract=contract,
+        form=form,
+        device=kind,
+        arch="",
+        dtype="bfloat16",
+        dtypes={},
+        axes={"B": 1, "T": 512, "H": 8, "HV": 8, "K": 128, "V": 128, "N": 1},
+        features=frozenset(n for n, p in spec.domain.features.items() if p == "required"),
+        gradients=frozenset(s.name for s in spec.inputs if not s.optional),
+    )
+    request = Request(spec, operator, Device(kind, int(index or 0)), view, "", hypothetical=True)
+    with sandbox(in_memory(card.name, plugin)):
+        return explain_request(request)
 
 
 class PluginChecks:

@@ -19,6 +19,8 @@ POOLED = ("delta", "delta_channel")
 KEYS = ("l2norm", "gva")
 GATE = ("gate", "A_log", "dt_bias")
 STRENGTH = ("beta_sigmoid", "neg_eigval")
+COMPILED_ONLY = "compiled for this chip and never run on one"
+"""What plugins say of chips where nothing of theirs was run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from fla_core.contracts import CONTRACTS
+from fla_core.errors import UnsupportedError
 from fla_core.plugins import Backend, Implementation, Probe, hookimpl
 from fla_core.plugins.tuning import Measured, Task
 from fla_triton import candidates, declared
 from fla_triton.families import FAMILIES
 from fla_triton.plan import Problem
-from fla_triton.profiles import Profile
+from fla_triton.profiles import EVERY, Profile
 from fla_triton.tables import SCHEMA, Entry, checked, decode, encode
 
 SIZES = (
@@ -119,6 +120,24 @@ class Tuner:
             kept = [entry for entry in earlier["entries"] if Entry.of(entry).key not in new]
             entries = [*kept, *entries]
         return {"schema": SCHEMA, "arch": self.profile.arch, "entries": entries}
+
+
+def tuner_of(package: str, target: str, arch: str) -> Tuner:
+    """The portable kernels on a chip.
+
+    Args:
+        package: the backend whose table it is.
+        target: type of the device.
+        arch: the chip, one of ``fla_triton.profiles.EVERY``.
+
+    Raises:
+        UnsupportedError: there are no plans for the chip.
+    """
+    if arch not in EVERY:
+        raise UnsupportedError(
+            "tune", f"the chip {arch!r}", f"chips with plans: {', '.join(EVERY)}"
+        )
+    return Tuner(package, target, EVERY[arch])
 
 
 def problem_of(task: Task) -> Problem:
