@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from fla_triton.channel_plan import default_tiles, plan, stage_tile
 from fla_triton.plan import Plan, Problem
 from fla_triton.profiles import EVERY, PROFILES, Profile
 from interpreter.cases import FILLS, IDLE, STATES, case, failures
-from limits import plans
+from limits import H200, PROBLEM, TINY, launch_faults, misfits, problems, segment_faults
 
 GATED = ("gk", *STATES)
 SETS = {
@@ -47,53 +46,31 @@ def test_interpreted_kernels_are_right(name: str, tmp_path: Path) -> None:
     assert failures(SETS[name], tmp_path) == {}
 
 
-SIZES = [
-    Problem(n, n * t, t, h, k, v, itemsize, packed)
-    for (n, t), h, (k, v), itemsize, packed in product(
-        ((1, 17), (2, 8192), (1, 131072), (2000, 33)),
-        (1, 16, 96),
-        ((1, 1), (16, 8), (60, 100), (100, 129), (128, 128), (256, 512)),
-        (2, 4),
-        (False, True),
-    )
-]
+SIZES = problems(gated=(False,))
 
 
 def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
     """What a device would refuse, or what would leave part of the work undone."""
     wrong = []
     for launch in found.launches.values():
-        if not 0 < launch.grid <= profile.grid_limit:
-            wrong.append(f"{launch.stage}: grid {launch.grid}")
-        if launch.shared > profile.shared_memory:
-            wrong.append(f"{launch.stage}: {launch.shared} bytes of shared memory")
-        if launch.warps not in (1, 2, 4, 8):
-            wrong.append(f"{launch.stage}: {launch.warps} warps")
-        sides = [launch.constants[n] for n in ("BK", "BV", "C") if n in launch.constants]
-        if any(side < profile.dot_minimum or side & (side - 1) for side in sides):
-            wrong.append(f"{launch.stage}: tile {sides}")
+        wrong += launch_faults(launch, profile, profile.shared_memory)
         levels = launch.constants.get("LEVELS")
         if levels is not None and 1 << levels != launch.constants["C"]:
             wrong.append(f"{launch.stage}: {levels} levels")
-    chunks = -(-problem.longest // found.tiles.chunk_size)
-    if not (found.segments - 1) * found.span < chunks <= found.segments * found.span:
-        wrong.append(f"{found.segments} segments of {found.span} for {chunks} chunks")
-    return wrong
+    return wrong + segment_faults(problem, found)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("arch", EVERY)
 def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
-    profile = EVERY[arch]
-    made = plans(plan, SIZES, direction, profile)
-    found = {p: faults(p, one, profile) for p, one in made.items()}
-    assert {p: wrong for p, wrong in found.items() if wrong} == {}
+    assert misfits(plan, faults, SIZES, direction, EVERY[arch]) == {}
 
 
 def test_the_lint_sees_what_does_not_fit() -> None:
-    profile = replace(PROFILES["sm90"], shared_memory=1024, grid_limit=10, dot_minimum=128)
-    text = " ".join(faults(SIZES[-1], plan(SIZES[-1], "backward", PROFILES["sm90"]), profile))
-    for word in ("grid", "shared memory", "tile"):
+    planned = plan(PROBLEM, "backward", H200)
+    text = " ".join(faults(PROBLEM, planned, TINY))
+    text += " ".join(faults(replace(PROBLEM, longest=9000), planned, H200))
+    for word in ("grid", "shared memory", "tile", "threads", "segments"):
         assert word in text
 
 

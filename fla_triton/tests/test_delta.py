@@ -8,16 +8,16 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 
 import pytest
 
+from fla_triton.delta_channel_plan import plan as channel_plan
 from fla_triton.delta_plan import DeltaPlan, decode_plan, plan
 from fla_triton.plan import Problem
-from fla_triton.profiles import EVERY, PROFILES, Profile
+from fla_triton.profiles import EVERY, Profile
 from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
-from limits import plans
+from limits import H200, PROBLEM, TINY, Make, launch_faults, misfits, problems
 
 GATED, PLAIN = ("g", "beta"), ("beta",)
 
@@ -112,19 +112,7 @@ def test_what_an_inverse_loses_in_sixteen_bits_is_kept_beside_it() -> None:
         assert errors["both"] < 0.1
 
 
-SIZES = [
-    Problem(n, n * t, t, h, k, v, itemsize, packed, gated)
-    for (n, t), h, (k, v), itemsize, packed, gated in product(
-        ((1, 17), (2, 8192), (1, 131072), (2000, 33)),
-        (1, 16, 96),
-        ((1, 1), (16, 8), (60, 100), (64, 64), (100, 129), (128, 128), (256, 256), (256, 512)),
-        (2, 4),
-        (False, True),
-        (False, True),
-    )
-]
-PROBLEM = Problem(2, 2 * 8192, 8192, 16, 128, 128, 2)
-H200 = PROFILES["sm90"]
+SIZES = problems()
 
 
 def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
@@ -132,15 +120,8 @@ def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
     wrong = []
     for launch in found.launches.values():
         tile = launch.constants
-        if not 0 < launch.grid <= profile.grid_limit:
-            wrong.append(f"{launch.stage}: grid {launch.grid}")
-        # What the smallest tiles take can only be said by the compiler.
         smallest = found.C == tile["BV"] == profile.dot_minimum
-        if launch.shared > profile.operands and not smallest:
-            wrong.append(f"{launch.stage}: {launch.shared} bytes of shared memory")
-        sides = (tile["BK"], tile["BV"], found.C)
-        if any(side < profile.dot_minimum or side & (side - 1) for side in sides):
-            wrong.append(f"{launch.stage}: tile {sides}")
+        wrong += launch_faults(launch, profile, profile.operands, smallest)
         if tile["BK"] < problem.K:
             wrong.append(f"{launch.stage}: {tile['BK']} of {problem.K} key channels")
         if launch.stage in ("states", "reverse", "fused"):
@@ -155,25 +136,28 @@ def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("arch", EVERY)
 def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
-    profile = EVERY[arch]
-    made = plans(plan, SIZES, direction, profile)
-    found = {p: faults(p, one, profile) for p, one in made.items()}
-    assert {p: wrong for p, wrong in found.items() if wrong} == {}
+    assert misfits(plan, faults, SIZES, direction, EVERY[arch]) == {}
 
 
 def test_the_lint_sees_what_does_not_fit() -> None:
-    profile = replace(H200, shared_memory=1024, grid_limit=10, dot_minimum=128)
-    text = " ".join(faults(PROBLEM, plan(PROBLEM, "backward", H200), profile))
-    for word in ("grid", "shared memory", "tile"):
+    planned = plan(PROBLEM, "backward", H200)
+    text = " ".join(faults(PROBLEM, planned, TINY))
+    text += " ".join(faults(replace(PROBLEM, K=200, V=200), planned, H200))
+    for word in ("grid", "shared memory", "tile", "threads", "key channels", "columns"):
         assert word in text
 
 
-def test_many_heads_are_computed_in_one_pass_and_few_in_stages() -> None:
+BOTH = pytest.mark.parametrize("plan", [plan, channel_plan], ids=["heads", "channels"])
+
+
+@BOTH
+def test_many_heads_are_computed_in_one_pass_and_few_in_stages(plan: Make[DeltaPlan]) -> None:
     assert plan(PROBLEM, "forward", H200).fused
     assert not plan(replace(PROBLEM, sequences=1, heads=4), "forward", H200).fused
 
 
-def test_length_does_not_choose_the_form() -> None:
+@BOTH
+def test_length_does_not_choose_the_form(plan: Make[DeltaPlan]) -> None:
     """Else tokens appended to a sequence would change how the earlier ones are rounded."""
     forms = [plan(replace(PROBLEM, longest=t, tokens=2 * t), "forward", H200) for t in (17, 1000)]
     assert len({(found.fused, found.C) for found in forms}) == 1

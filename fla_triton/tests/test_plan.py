@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
@@ -18,61 +17,30 @@ from fla_triton.plan import (
     split_of_time,
 )
 from fla_triton.profiles import AMD, EVERY, PROFILES, Profile
-from limits import plans
+from limits import H200, PROBLEM, TINY, launch_faults, misfits, problems, segment_faults
 
-SIZES = [
-    Problem(n, n * t, t, h, k, v, itemsize, packed, gated)
-    for (n, t), h, (k, v), itemsize, packed, gated in product(
-        ((1, 17), (2, 8192), (1, 131072), (2000, 33)),
-        (1, 16, 96),
-        ((1, 1), (16, 8), (60, 100), (64, 64), (100, 129), (128, 128), (256, 256), (256, 512)),
-        (2, 4),
-        (False, True),
-        (False, True),
-    )
-]
-H200 = PROFILES["sm90"]
-PROBLEM = Problem(2, 2 * 8192, 8192, 16, 128, 128, 2)
+SIZES = problems()
 
 
 def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
     """What a device would refuse, or what would leave part of the work undone."""
-    wrong = []
-    tiles = found.tiles
-    # What the smallest tiles take can only be said by the compiler.
-    smallest = tiles.BT == tiles.chunk.BV == profile.dot_minimum
+    wrong, tiles = [], found.tiles
     for launch in found.launches.values():
-        threads = launch.grid * launch.warps * profile.warp_width
-        if not 0 < launch.grid <= profile.grid_limit:
-            wrong.append(f"{launch.stage}: grid {launch.grid}")
-        if threads >= profile.thread_limit:
-            wrong.append(f"{launch.stage}: {threads} threads")
-        most = profile.operands if launch.stage == "chunks" else profile.shared_memory
-        if launch.shared > most and not (smallest and launch.stage == "chunks"):
-            wrong.append(f"{launch.stage}: {launch.shared} bytes of shared memory")
-        if launch.warps not in (1, 2, 4, 8):
-            wrong.append(f"{launch.stage}: {launch.warps} warps")
-    sides = (tiles.BT, *(s for t in (tiles.states, tiles.chunk) for s in (t.BK, t.BV)))
-    if any(side < profile.dot_minimum or side & (side - 1) for side in sides):
-        wrong.append(f"tiles {sides}")
+        halved = launch.stage == "chunks"
+        most = profile.operands if halved else profile.shared_memory
+        smallest = halved and tiles.BT == tiles.chunk.BV == profile.dot_minimum
+        wrong += launch_faults(launch, profile, most, smallest)
     if tiles.chunk.BK < problem.K:
         wrong.append(f"{tiles.chunk.BK} of {problem.K} key channels")
     if tiles.R not in (1, 2):
         wrong.append(f"{tiles.R} blocks a chunk")
-    chunks = -(-problem.longest // tiles.chunk_size)
-    if not (found.segments - 1) * found.span < chunks <= found.segments * found.span:
-        wrong.append(f"{found.segments} segments of {found.span} for {chunks} chunks")
-    return wrong
+    return wrong + segment_faults(problem, found)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("arch", EVERY)
 def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
-    profile = EVERY[arch]
-    made = plans(plan, SIZES, direction, profile)
-    assert len(made) > len(SIZES) // 2
-    found = {p: faults(p, one, profile) for p, one in made.items()}
-    assert {p: wrong for p, wrong in found.items() if wrong} == {}
+    assert misfits(plan, faults, SIZES, direction, EVERY[arch]) == {}
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
@@ -89,10 +57,10 @@ def test_more_threads_than_a_launch_may_have_are_refused(arch: str, direction: s
 
 
 def test_the_lint_sees_what_does_not_fit() -> None:
-    profile = replace(PROFILES["sm90"], shared_memory=1024, grid_limit=10, dot_minimum=128)
-    profile = replace(profile, thread_limit=1000)
-    text = " ".join(faults(PROBLEM, plan(PROBLEM, "forward", H200), profile))
-    for word in ("grid", "shared memory", "tiles", "threads"):
+    planned = plan(PROBLEM, "forward", H200)
+    text = " ".join(faults(PROBLEM, planned, TINY))
+    text += " ".join(faults(replace(PROBLEM, K=200, longest=9000), planned, H200))
+    for word in ("grid", "shared memory", "tile", "threads", "key channels", "segments"):
         assert word in text
 
 
