@@ -13,6 +13,17 @@ FLOOR = tl.constexpr(-110.0)
 
 
 @triton.jit
+def remainder(x, rounded):
+    """What of float32 ``x`` rounding to 16 bits has lost.
+
+    By way of bits: without, Intel's compiler takes ``x`` for what it was rounded to, and zero is
+    left (Triton 3.3). Others make nothing of that.
+    """
+    same = rounded.to(tl.int16, bitcast=True).to(rounded.dtype, bitcast=True)
+    return x - same.to(tl.float32)
+
+
+@triton.jit
 def sequence_at(cu, n, T, VARLEN: tl.constexpr):
     """First row (int64) and length of sequence ``n``."""
     if VARLEN:

@@ -25,6 +25,7 @@ from fla_triton.kernels.common import (
     first_slot,
     load_rows,
     pair_decays,
+    remainder,
     running_gates,
     sequence_at,
     store_rows,
@@ -112,7 +113,7 @@ def delta_prepare(
     if WITH_INVERSE:
         store_rows(inverse, writing if FOLD else solved, rows, live, h, 0, H, C, C, C)
     if WITH_LOW:
-        lost = solved - solved.to(low.dtype.element_ty).to(tl.float32)
+        lost = remainder(solved, solved.to(low.dtype.element_ty))
         store_rows(low, lost, rows, live, h, 0, H, C, C, C)
     if WITH_ERRORS:
         tile_w = wide_product(solved * reading[None, :], tile_k, PRECISION)

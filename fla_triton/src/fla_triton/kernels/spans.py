@@ -16,7 +16,7 @@ and from there to i. On a level every token needs one sum, that between it and t
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.common import FLOOR, LOG2E, load_rows
+from fla_triton.kernels.common import FLOOR, LOG2E, load_rows, remainder
 
 
 @triton.jit
@@ -43,7 +43,7 @@ def load_gates(
         low = x
     else:
         high = x.to(tl.bfloat16)
-        low = (x - high.to(tl.float32)).to(tl.bfloat16)
+        low = remainder(x, high).to(tl.bfloat16)
     return high, low
 
 

@@ -32,7 +32,7 @@ in float16), and twice that for the sums of gates (``spans``).
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.common import load_rows
+from fla_triton.kernels.common import load_rows, remainder
 from fla_triton.kernels.spans import are_paired, decays, is_later, ones, to_middle
 
 
@@ -49,7 +49,7 @@ def sums(which, x, dtype: tl.constexpr, PRECISION: tl.constexpr):
         high = x.to(tl.bfloat16)
         found = tl.dot(which, high)
         if dtype == tl.float16:
-            found = tl.dot(which, (x - high.to(tl.float32)).to(tl.bfloat16), acc=found)
+            found = tl.dot(which, remainder(x, high).to(tl.bfloat16), acc=found)
     return found
 
 

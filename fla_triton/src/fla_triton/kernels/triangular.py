@@ -19,6 +19,8 @@ side by side, blocks lie one below the other, and the left factor of a step has 
 import triton
 import triton.language as tl
 
+from fla_triton.kernels.common import remainder
+
 SMALL = tl.constexpr(16)
 """Smallest side of a matrix product."""
 
@@ -121,6 +123,6 @@ def wide_product(x, factor, PRECISION: tl.constexpr):
     high = x.to(factor.dtype)
     acc = tl.dot(high, factor, input_precision=PRECISION)
     if factor.dtype != tl.float32:
-        low = (x - high.to(tl.float32)).to(factor.dtype)
+        low = remainder(x, high).to(factor.dtype)
         acc = tl.dot(low, factor, acc=acc, input_precision=PRECISION)
     return acc
