@@ -58,6 +58,7 @@ def fine() -> Any:
         ({"stack": 10**6}, ["spills 1000000 bytes a thread"]),
         ({"matrix": {}}, ["2 products of 16-bit matrices without matrix units"]),
         ({"matrix": {}, "narrow_dots": 0}, []),
+        ({"nothings": 4}, ["4 remainders of roundings that the compiler took for zero"]),
     ],
 )
 def test_each_fault_is_named(fine: Any, changes: dict[str, Any], said: list[str]) -> None:
@@ -90,6 +91,22 @@ def test_only_what_is_written_down_goes_without_matrix_units(fine: Any) -> None:
     for arch, expected in (("dg2", 0), ("pvc", 1), ("bmg", 1)):
         chip = replace(target("sm120"), profile=INTEL[arch])
         assert len(list(faults(replace(fine, resources=takes), chip))) == expected, arch
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("  %994 = fsub float %705, %705, !dbg !129", True),
+        ("  %12 = fsub contract <2 x float> %.a, %.a", True),
+        ("  %994 = fsub float %705, %706, !dbg !129", False),
+        ("  %994 = fsub float %70, %705, !dbg !129", False),
+        ("  %994 = fadd float %705, %705", False),
+    ],
+)
+def test_a_remainder_that_became_zero_is_seen(line: str, found: bool) -> None:
+    from compile_only.resources import NOTHING
+
+    assert bool(NOTHING.search(line)) == found
 
 
 def test_everything_declared_has_cases_in_both_directions() -> None:

@@ -51,5 +51,7 @@ def faults(compiled: Compiled, chip: Target) -> Iterator[str]:
         yield f"{what}: spills {takes.stack} bytes a thread, {budget} are allowed"
     if takes.narrow_dots and not takes.matrix and not without_matrix_units(profile.arch):
         yield f"{what}: {takes.narrow_dots} products of 16-bit matrices without matrix units"
+    if takes.nothings:
+        yield f"{what}: {takes.nothings} remainders of roundings that the compiler took for zero"
     for name in sorted(takes.used & chip.absent):
         yield f"{what}: uses {name}, which the chip does not have"

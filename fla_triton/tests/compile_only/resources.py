@@ -14,6 +14,8 @@ from compile_only.targets import FEATURES, MATRIX
 NARROW_DOT = re.compile(r"(?:tt\.dot|_dot|gen5_mma) .*<[\dx]+x(?:bf16|f16)[,>]")
 """A product of 16-bit matrices, in Triton's own form or in that of one vendor."""
 
+NOTHING = re.compile(r"= fsub (?:[a-z]+ )*(?:<\d+ x )?(?:float|double)>? (%[\w.]+), \1(?![\w.])")
+"""A number less itself: left of ``x - x.to(tl.bfloat16)`` where a compiler drops roundings."""
 
 SPIRV_MAGIC = bytes.fromhex("03022307")
 
@@ -30,6 +32,7 @@ class Resources:
         narrow_dots: products of 16-bit matrices in its source.
         matrix: how often each instruction that multiplies matrices occurs.
         used: of ``targets.FEATURES``, those that Intel's code uses.
+        nothings: differences of a number and itself, where a remainder should be.
     """
 
     shared: int
@@ -38,6 +41,7 @@ class Resources:
     narrow_dots: int
     matrix: dict[str, int]
     used: frozenset[str] = frozenset()
+    nothings: int = 0
 
 
 def resources(compiled: Any) -> Resources:
@@ -57,6 +61,7 @@ def resources(compiled: Any) -> Resources:
         ),
         matrix={name: count for name, count in found.items() if count},
         used=frozenset(name for name, sign in signs.items() if re.search(sign, code)),
+        nothings=len(NOTHING.findall(compiled.asm["llir"])),
     )
 
 
