@@ -81,9 +81,7 @@ class Kernels:
             if last is not None:
                 last.zero_() if start is None else last.copy_(start)
         elif isinstance(todo.plan, Plan):
-            made = self._prepare(call, todo)
-            states = self._states(call, todo, made, (made.k_out, v), start_of(call), last)
-            self._outputs(call, todo, "outputs", (made.q_in, v, made.scores, states, o))
+            self._chunks(call, todo, self._prepare(call, todo), o, last)
         else:
             self._decode(call, todo, o, last)
         return wanted, ()
@@ -131,6 +129,12 @@ class Kernels:
 
         tensors = (q, k, v, None, None, call.gk, None, start, o, last, boundaries(call))
         todo.launches.run("decode", (*tensors, q.shape[1], call.scale), settle)
+
+    def _chunks(
+        self, call: Call, todo: Settled[Any], made: Prepared, o: Tensor, last: Tensor | None
+    ) -> None:
+        states = self._states(call, todo, made, (made.k_out, call.v), start_of(call), last)
+        self._outputs(call, todo, "outputs", (made.q_in, call.v, made.scores, states, o))
 
     def _prepare(self, call: Call, todo: Settled[Any]) -> Prepared:
         q, k, _ = qkv(call)
@@ -188,64 +192,79 @@ class Kernels:
     ) -> Tensor:
         """States before each chunk; ``reverse``: gradients of the states after each."""
         q, _, _ = qkv(call)
-        problem, planned = todo.problem, todo.plan
-        size = planned.tiles.chunk_size
+        problem = todo.problem
+        size = todo.plan.tiles.chunk_size
         states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
-
-        def run(stage: str, start: Tensor | None, last: Tensor | None, logs: Tensor | None) -> None:
-            totals = stage == "totals"
-
-            def settle() -> Settling:
-                constants = {
-                    **_sizes(problem),
-                    "HAS_G": False,
-                    "HAS_GAMMA": False,
-                    "HAS_GK": True,
-                    "HAS_GV": False,
-                    "REVERSE": reverse,
-                    "PRECISION": self._precision(q, problem),
-                    "TOTALS": totals,
-                    "HAS_START": start is not None,
-                    "HAS_LAST": last is not None,
-                }
-                return chunk_states, planned.launches[stage], constants
-
-            gates = (None, None, made.totals, None)
-            kept = None if totals else states
-            todo.launches.run(
-                f"d{stage}" if reverse else stage,
-                (
-                    *operands,
-                    *gates,
-                    start,
-                    kept,
-                    last,
-                    logs,
-                    boundaries(call),
-                    q.shape[1],
-                    planned.span,
-                    planned.segments,
-                    planned.segments - totals,
-                    1.0,
-                ),
-                settle,
-            )
-
-        if planned.segments > 1:
-            heads = problem.sequences * problem.heads
-            joints = float32(q, heads, planned.segments, problem.K, problem.V)
-            logs = float32(q, heads, planned.segments, problem.K)
-            run("totals", None, joints, logs)
-            sizes = {"K": problem.K, "V": problem.V, "HAS_GK": True}
-            launching = planned.launches["chain"]
-            todo.launches.run(
-                "dchain" if reverse else "chain",
-                (joints, logs, start, planned.segments),
-                lambda: (chain, launching, {**sizes, "HAS_START": start is not None}),
-            )
-            start = joints
-        run("states", start, last, None)
+        start = self._starts(call, todo, made, operands, start, reverse)
+        ends = (start, states, last, None)
+        self._over_time(call, todo, "states", made, operands, ends, reverse)
         return states
+
+    def _starts(
+        self,
+        call: Call,
+        todo: Settled[Any],
+        made: Prepared,
+        operands: tuple[Tensor, Tensor],
+        start: Tensor | None,
+        reverse: bool = False,
+    ) -> Tensor | None:
+        """The state before each segment, ``[N, H, segments, K, V]``; of one it is ``start``."""
+        q, _, _ = qkv(call)
+        problem, planned = todo.problem, todo.plan
+        if planned.segments == 1:
+            return start
+        heads = problem.sequences * problem.heads
+        joints = float32(q, heads, planned.segments, problem.K, problem.V)
+        logs = float32(q, heads, planned.segments, problem.K)
+        ends = (None, None, joints, logs)
+        self._over_time(call, todo, "totals", made, operands, ends, reverse)
+        sizes = {"K": problem.K, "V": problem.V, "HAS_GK": True}
+        launching = planned.launches["chain"]
+        todo.launches.run(
+            "dchain" if reverse else "chain",
+            (joints, logs, start, planned.segments),
+            lambda: (chain, launching, {**sizes, "HAS_START": start is not None}),
+        )
+        return joints
+
+    def _over_time(
+        self,
+        call: Call,
+        todo: Settled[Any],
+        stage: str,
+        made: Prepared,
+        operands: tuple[Tensor, Tensor],
+        ends: tuple[Tensor | None, ...],
+        reverse: bool,
+    ) -> None:
+        """Launch ``chunk_states`` with where it starts and what it fills."""
+        planned, totals = todo.plan, stage == "totals"
+        start, _, last, _ = ends
+
+        def settle() -> Settling:
+            constants = {
+                **_sizes(todo.problem),
+                "HAS_G": False,
+                "HAS_GAMMA": False,
+                "HAS_GK": True,
+                "HAS_GV": False,
+                "REVERSE": reverse,
+                "PRECISION": self._precision(operands[0], todo.problem),
+                "TOTALS": totals,
+                "HAS_START": start is not None,
+                "HAS_LAST": last is not None,
+            }
+            return chunk_states, planned.launches[stage], constants
+
+        segments = planned.segments
+        numbers = (operands[0].shape[1], planned.span, segments, segments - totals, 1.0)
+        gates = (None, None, made.totals, None)
+        todo.launches.run(
+            f"d{stage}" if reverse else stage,
+            (*operands, *gates, *ends, boundaries(call), *numbers),
+            settle,
+        )
 
     def _gradients(
         self,

@@ -11,6 +11,7 @@ from fla_triton.plan import (
     Tile,
     Tiles,
     held,
+    joining,
     power_of_two,
     split_of_time,
     startable,
@@ -67,12 +68,7 @@ def plan(
     launches = {
         "states": Launch("states", inner * segments, constants, state.warps, state.stages, shared)
     }
-    if segments > 1:
-        launches["totals"] = replace(
-            launches["states"], stage="totals", grid=inner * (segments - 1)
-        )
-        blocks = -(-problem.K * problem.V // 1024)
-        launches["chain"] = Launch("chain", heads * blocks, {"BLOCK": 1024}, 4, 1, 0)
+    launches |= joining(launches["states"], segments, problem)
     for stage in STAGES[direction]:
         tile = held(stage_tile(tiles, stage), problem, profile)
         if stage == "gradients" and profile.warps > 1:

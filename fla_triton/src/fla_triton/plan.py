@@ -194,6 +194,24 @@ def split_of_time(problem: Problem, tiles: Tiles, profile: Profile) -> tuple[int
     return -(-chunks // span), span
 
 
+def joining(states: Launch, segments: int, problem: Problem) -> dict[str, Launch]:
+    """What tells each segment the state it starts from; nothing where time is not cut.
+
+    Args:
+        states: the pass over time, over all segments.
+        segments: of each sequence.
+        problem: sizes.
+    """
+    if segments == 1:
+        return {}
+    blocks = -(-problem.K * problem.V // 1024)
+    heads = problem.sequences * problem.heads
+    return {
+        "totals": replace(states, stage="totals", grid=states.grid // segments * (segments - 1)),
+        "chain": Launch("chain", heads * blocks, {"BLOCK": 1024}, 4, 1, 0),
+    }
+
+
 def plan(problem: Problem, direction: str, profile: Profile, tiles: Tiles | None = None) -> Plan:
     """Plan the launches of ``"forward"`` or ``"backward"``.
 
@@ -218,12 +236,7 @@ def plan(problem: Problem, direction: str, profile: Profile, tiles: Tiles | None
     launches = {
         "states": Launch("states", inner * segments, constants, state.warps, state.stages, shared)
     }
-    if segments > 1:
-        launches["totals"] = replace(
-            launches["states"], stage="totals", grid=inner * (segments - 1)
-        )
-        size = problem.K * problem.V
-        launches["chain"] = Launch("chain", heads * -(-size // 1024), {"BLOCK": 1024}, 4, 1, 0)
+    launches |= joining(launches["states"], segments, problem)
     blocks = problem.chunks(tiles.chunk_size) * problem.heads * tiles.R
     constants = {"BK": chunk.BK, "BV": chunk.BV, "BT": tiles.BT, "R": tiles.R}
     if direction == "forward":

@@ -155,63 +155,72 @@ class Kernels:
     ) -> Tensor:
         """States before each chunk; ``reverse``: gradients of the states after each."""
         q, _, _ = qkv(call)
-        problem, planned = todo.problem, todo.plan
-        size = planned.tiles.chunk_size
+        problem = todo.problem
+        size = todo.plan.tiles.chunk_size
         states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
-
-        def run(stage: str, start: Tensor | None, last: Tensor | None, logs: Tensor | None) -> None:
-            totals = stage == "totals"
-
-            def settle() -> Settling:
-                constants = {
-                    **common(call, problem),
-                    "HAS_GK": False,
-                    "HAS_GV": False,
-                    "REVERSE": reverse,
-                    "PRECISION": self._precision(q, problem),
-                    "TOTALS": totals,
-                    "HAS_START": start is not None,
-                    "HAS_LAST": last is not None,
-                }
-                return chunk_states, planned.launches[stage], constants
-
-            todo.launches.run(
-                f"d{stage}" if reverse else stage,
-                (
-                    *operands,
-                    *gates(call),
-                    None,
-                    None,
-                    start,
-                    None if totals else states,
-                    last,
-                    logs,
-                    boundaries(call),
-                    q.shape[1],
-                    planned.span,
-                    planned.segments,
-                    planned.segments - totals,
-                    call.scale,
-                ),
-                settle,
-            )
-
-        if planned.segments > 1:
-            heads = problem.sequences * problem.heads
-            joints = float32(q, heads, planned.segments, problem.K, problem.V)
-            logs = float32(q, heads, planned.segments)
-            run("totals", None, joints, logs)
-            sizes = {"K": problem.K, "V": problem.V, "HAS_GK": False}
-            launching = planned.launches["chain"]
-            todo.launches.run(
-                "dchain" if reverse else "chain",
-                (joints, logs, start, planned.segments),
-                lambda: (chain, launching, {**sizes, "HAS_START": start is not None}),
-            )
-            run("states", joints, last, None)
-        else:
-            run("states", start, last, None)
+        start = self._starts(call, todo, operands, start, reverse)
+        self._over_time(call, todo, "states", operands, (start, states, last, None), reverse)
         return states
+
+    def _starts(
+        self,
+        call: Call,
+        todo: Settled[Any],
+        operands: tuple[Tensor, Tensor],
+        start: Tensor | None,
+        reverse: bool = False,
+    ) -> Tensor | None:
+        """The state before each segment, ``[N, H, segments, K, V]``; of one it is ``start``."""
+        q, _, _ = qkv(call)
+        problem, planned = todo.problem, todo.plan
+        if planned.segments == 1:
+            return start
+        heads = problem.sequences * problem.heads
+        joints = float32(q, heads, planned.segments, problem.K, problem.V)
+        logs = float32(q, heads, planned.segments)
+        self._over_time(call, todo, "totals", operands, (None, None, joints, logs), reverse)
+        sizes = {"K": problem.K, "V": problem.V, "HAS_GK": False}
+        launching = planned.launches["chain"]
+        todo.launches.run(
+            "dchain" if reverse else "chain",
+            (joints, logs, start, planned.segments),
+            lambda: (chain, launching, {**sizes, "HAS_START": start is not None}),
+        )
+        return joints
+
+    def _over_time(
+        self,
+        call: Call,
+        todo: Settled[Any],
+        stage: str,
+        operands: tuple[Tensor, Tensor],
+        ends: tuple[Tensor | None, ...],
+        reverse: bool,
+    ) -> None:
+        """Launch ``chunk_states`` with where it starts and what it fills."""
+        planned, totals = todo.plan, stage == "totals"
+        start, _, last, _ = ends
+
+        def settle() -> Settling:
+            constants = {
+                **common(call, todo.problem),
+                "HAS_GK": False,
+                "HAS_GV": False,
+                "REVERSE": reverse,
+                "PRECISION": self._precision(operands[0], todo.problem),
+                "TOTALS": totals,
+                "HAS_START": start is not None,
+                "HAS_LAST": last is not None,
+            }
+            return chunk_states, planned.launches[stage], constants
+
+        segments = planned.segments
+        numbers = (operands[0].shape[1], planned.span, segments, segments - totals, call.scale)
+        todo.launches.run(
+            f"d{stage}" if reverse else stage,
+            (*operands, *gates(call), None, None, *ends, boundaries(call), *numbers),
+            settle,
+        )
 
     def _gradients(
         self,
