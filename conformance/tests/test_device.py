@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -98,6 +100,22 @@ def test_a_plugin_brings_its_own() -> None:
         assert isinstance(own[0].device, Own)
     with installed(implementation("gla")) as default:
         assert type(default[0].device) is DeviceAdapter
+
+
+def test_an_adapter_that_leaves_memory_as_it_is_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Forgetful(DeviceAdapter):
+        @contextmanager
+        def poison(self) -> Iterator[None]:
+            yield
+
+    # Memory that nobody fills may hold NaN by chance.
+    monkeypatch.setattr(torch, "empty", torch.zeros)
+    wrong = pytest.raises(AdapterError, match="new memory of cpu with NaN; that of Forgetful")
+    own = {"fla_conformance_device": lambda device: Forgetful(device)}
+    with wrong, installed(implementation("gla"), **own):
+        pass
 
 
 def test_something_else_is_refused() -> None:

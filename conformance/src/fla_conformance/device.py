@@ -108,6 +108,29 @@ def adapter_of(record: PluginRecord, device: str) -> DeviceAdapter:
     return adapter
 
 
-def arch_of(record: PluginRecord, adapter: DeviceAdapter) -> str:
-    """Architecture of the device as the plugin's probe names it; ``""`` where there is none."""
-    return probe(record, adapter.device, RUNTIME.probe_timeout).arch
+def check_poison(record: PluginRecord, adapter: DeviceAdapter) -> None:
+    """Look whether memory really is poisoned; a device may ignore what torch is told.
+
+    Raises:
+        AdapterError: new memory is not full of NaN while it should be.
+    """
+    with adapter.poison():
+        fresh = torch.empty(64, device=adapter.device)
+    adapter.sync()
+    if not fresh.isnan().all():
+        kind = type(adapter).__name__
+        wanted = f"must give an adapter whose poison() fills new memory of {adapter.name} with NaN"
+        raise AdapterError(record.name, f"{wanted}; that of {kind} does not")
+
+
+def examined(record: PluginRecord, device: str) -> tuple[DeviceAdapter, str]:
+    """The adapter of a device, and its architecture as the plugin's probe names it.
+
+    Raises:
+        AdapterError: the plugin's adapter is none, or does not do what it should.
+    """
+    adapter = adapter_of(record, device)
+    answer = probe(record, adapter.device, RUNTIME.probe_timeout)
+    if answer.ok:
+        check_poison(record, adapter)
+    return adapter, answer.arch

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fla_conformance.case import Case
-from fla_conformance.device import DeviceAdapter, adapter_of, arch_of
+from fla_conformance.device import DeviceAdapter, examined
 from fla_conformance.inputs import Inputs, make_inputs
 from fla_conformance.numerics import gold, gradient_name, judge
 from fla_conformance.result import Margin, Outcome, Result
@@ -48,6 +48,7 @@ def targets(plugin: str, device: str = "cpu") -> list[Target]:
     Raises:
         LookupError: there is no such plugin.
         PluginLoadError: it is broken, unavailable or excluded.
+        AdapterError: its adapter for the device is none, or does not do what it should.
     """
     record = next((record for record in backends() if record.name == plugin), None)
     if record is None:
@@ -55,8 +56,7 @@ def targets(plugin: str, device: str = "cpu") -> list[Target]:
         raise LookupError(f"there is no plugin {plugin!r}; installed are {names}")
     if record.backend is None:
         raise PluginLoadError(record)
-    adapter = adapter_of(record, device)
-    arch = arch_of(record, adapter)
+    adapter, arch = examined(record, device)
     return [
         Target(plugin, f"{plugin}:{one.contract}#{one.variant}", adapter, arch, one)
         for one in record.implementations
