@@ -74,31 +74,32 @@ class ChannelStages(Stages):
 
     def prepare(self, with_inverse: bool) -> ScoredErrors:
         """Solve every chunk's triangular system, and score its pairs."""
-        call, size = self.call, self.todo.C
-        q, k, v = call.q, call.k, call.v
-        square = (*k.shape[:3], size)
-        slots = self.problem.chunks(size)
-        errors = ScoredErrors(
-            q=torch.empty_like(q),
-            k=torch.empty_like(k),
-            w=torch.empty_like(k),
-            u=torch.empty_like(v),
-            inverse=k.new_empty(square) if with_inverse else None,
-            since=None,
-            into=None,
-            totals=float32(k, slots, self.problem.heads, self.problem.K),
-            scores=k.new_empty(square),
-        )
+        call, errors = self.call, self._room(with_inverse)
         made = (errors.w, errors.u, errors.q, errors.k, errors.scores, errors.inverse)
         self._over_chunks(
             "prepare",
             delta_channel_prepare,
-            (q, k, v, call.g, *self.strengths, *made, errors.totals),
+            (call.q, call.k, call.v, call.g, *self.strengths, *made, errors.totals),
             (call.scale,),
             CHANNELS=call.get("b") is not None,
             WITH_INVERSE=with_inverse,
         )
         return errors
+
+    def _room(self, with_inverse: bool) -> ScoredErrors:
+        """Room for what is prepared."""
+        q, k, v = self.call.q, self.call.k, self.call.v
+        return ScoredErrors(
+            q=torch.empty_like(q),
+            k=torch.empty_like(k),
+            w=torch.empty_like(k),
+            u=torch.empty_like(v),
+            inverse=self._square() if with_inverse else None,
+            since=None,
+            into=None,
+            totals=float32(k, self.problem.chunks(self.todo.C), self.problem.heads, k.shape[-1]),
+            scores=self._square(),
+        )
 
     def fused(self, o: Tensor, last: Tensor | None) -> None:
         """Outputs from one pass over time, which forms each chunk's errors on its way."""
