@@ -10,6 +10,7 @@ from fla_conformance.reach import axis_range, declared, required, takes, vanishe
 from fla_conformance.sense import features_of
 from fla_core.dispatch.candidates import Candidate
 from fla_core.domain import AxisRange
+from fla_core.normaliser import CHANNELS
 from fla_core.plugins.api import Implementation
 from fla_core.plugins.record import Origin, PluginRecord
 
@@ -66,9 +67,9 @@ class Fitting:
         yield moved.but(sizes={**moved.sizes, "H": 1, "HV": moved.sizes["HV"]})
         for axis, other in (("V", "K"), ("K", "V")):
             yield moved.but(sizes={**moved.sizes, axis: moved.sizes[other]})
-        if "normalize" in case.features and moved.sizes["V"] > 1:
-            # The normaliser travels as one more value channel where core lowers it.
-            yield moved.but(sizes={**moved.sizes, "V": moved.sizes["V"] - 1})
+        if "normalize" in case.features and moved.sizes["V"] > CHANNELS:
+            # The normaliser travels as further value channels where core lowers it.
+            yield moved.but(sizes={**moved.sizes, "V": moved.sizes["V"] - CHANNELS})
         smallest = {a: nearest(self._range(case, a), 1) for a in ("K", "V")}
         yield moved.but(sizes={**moved.sizes, **smallest})
 

@@ -30,6 +30,7 @@ from fla_conformance.reach import (
 from fla_conformance.sense import NEEDS, dtypes_of, features_of, may_be_safe
 from fla_core.contracts import CONTRACTS
 from fla_core.domain import AxisRange
+from fla_core.normaliser import CHANNELS
 from fla_core.plugins.api import Implementation
 
 Item = TypeVar("Item")
@@ -172,8 +173,8 @@ class Space:
         widths = [k for k in self._few("K") if not vanishes(short.but(sizes={"K": k, "T": 2}))]
         values = self._few("V")
         if "normalize" in case.features:
-            # The normaliser travels as one more value channel where core lowers it.
-            values = sorted({n for v in values for n in (v - 1, v) if n})
+            # The normaliser travels as further value channels where core lowers it.
+            values = sorted({n for v in values for n in (v - CHANNELS, v) if n > 0})
         for k, v, h in product(widths, values, self._head_counts()):
             for group in GROUPS[1:] if grouped else GROUPS[:1]:
                 sizes = {"H": h, "HV": h * group, "K": k, "V": v}

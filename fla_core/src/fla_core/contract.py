@@ -65,6 +65,7 @@ class Lowering:
         consumes: tensor arguments that no longer exist after it.
         widens: arguments that leave it in float32, or in float64 if one of the arguments named
             after them in the same tuple is float64.
+        keeps: pairs of an argument and a dtype in which ``widens`` leaves it.
         resizes: an axis, the axis that it takes its size from, and what is added to that.
     """
 
@@ -77,6 +78,7 @@ class Lowering:
     adds: tuple[str, ...] = ()
     consumes: tuple[str, ...] = ()
     widens: tuple[tuple[str, ...], ...] = ()
+    keeps: tuple[tuple[str, str], ...] = ()
     resizes: tuple[str, str, int] | None = None
 
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fla_core import normaliser
 from fla_core.call import Call
 from fla_core.dtypes import wide
 
@@ -155,38 +156,46 @@ def lift_reverse(outputs: Outputs, call: Call) -> Outputs:
     return {**outputs, "o": _reversed_time(call, outputs["o"])}
 
 
-_NORMALISER_EPS = 1e-10
-
-
 def normalize(call: Call) -> Call:
-    """Carry the normaliser as one more value channel of ones: its state column is z.
+    """Carry the normaliser as a further value channel, of ones: its state column is z.
 
-    The lowered call is in float32: numerator and denominator rounded to 16 bit would leave
-    gradients that vanish to cancellation (d q of a first token). It always has an initial state, so
-    that its features do not depend on which of state and z were given.
+    Bfloat16 stays, since its rounding is the caller's own and its range that of float32. Float16 is
+    widened: a sum of thousands of scores, which no caller sees, would overflow. The lowered call
+    always has an initial state, so that its features do not depend on which of state and z were
+    given.
     """
-    q, k, v = (x.to(wide(x)) for x in (call.q, call.k, call.v))
     state, z = call.get("initial_state"), call.get("initial_z")
-    ones = v.new_ones(*v.shape[:-1], 1)
+    kept = call.q.dtype == torch.bfloat16
+    q, k, v = (x if kept else x.to(wide(x)) for x in (call.q, call.k, call.v))
+    ones = v.new_zeros(*v.shape[:-1], normaliser.CHANNELS)
+    ones[..., 0] = 1
     count = k.shape[0] if call.seqlens is None else call.seqlens.count
     shape = (count, k.shape[2], k.shape[3])
-    state = v.new_zeros(*shape, v.shape[-1], dtype=wide(v)) if state is None else state
-    column = state.new_zeros(*shape, 1) if z is None else z.to(state.dtype).view(*shape, 1)
+    if state is None:
+        state = v.new_zeros(*shape, v.shape[-1], dtype=wide(v))
+    first = state.new_zeros(*shape, 1) if z is None else z.to(state.dtype).view(*shape, 1)
+    rest = state.new_zeros(*shape, normaliser.CHANNELS - 1)
+    if kept and q.requires_grad:
+        start = None if z is None else first.detach().squeeze(-1)
+        q = normaliser.balanced(q, k.detach(), start, call.scale, call.seqlens)
     return call.but(
         q=q,
         k=k,
         v=torch.cat([v, ones], dim=-1),
-        initial_state=torch.cat([state, column], dim=-1),
+        initial_state=torch.cat([state, first, rest], dim=-1),
         initial_z=None,
     )
 
 
 def lift_normalize(outputs: Outputs, call: Call) -> Outputs:
     """Divide by ``scale q_t.z_t + 1e-10`` and split the state into its parts."""
-    o, state = outputs["o"], outputs["final_state"]
-    values, weight = o[..., :-1], o[..., -1:]
-    lifted = {"o": (values / (weight + _NORMALISER_EPS)).to(call.q.dtype)}
+    o, state, width = outputs["o"], outputs["final_state"], call.v.shape[-1]
+    if o.dtype == torch.bfloat16:
+        lifted = {"o": normaliser.divided(o, width)}
+    else:
+        weight = o[..., width : width + 1] + normaliser.EPS
+        lifted = {"o": (o[..., :width] / weight).to(call.q.dtype)}
     if "final_state" in call.features:
-        lifted["final_state"] = _own(state[..., :-1])
-    lifted["final_z"] = _own(state[..., -1].unsqueeze(1))
+        lifted["final_state"] = _own(state[..., :width])
+    lifted["final_z"] = _own(state[..., width].unsqueeze(1))
     return lifted

@@ -89,12 +89,26 @@ def test_dtypes_and_sizes_are_those_of_the_tensors(case: tuple[Contract, CallVie
 
 
 @pytest.mark.filterwarnings("ignore::fla_core.errors.SelectionWarning")
-def test_a_limit_on_v_counts_the_channel_of_the_normaliser(install: Any) -> None:
+def test_a_limit_on_v_counts_the_channels_of_the_normaliser(install: Any) -> None:
     base = dict.fromkeys(("varlen", "initial_state", "final_state"), "optional")
     narrow = Domain(("bfloat16", "float32"), {"V": AxisRange(1, 64)}, (), base)  # type: ignore[arg-type]
     install(plugin("acme", declared("linear_attn", domain=narrow)))
     assert plan("linear_attn", V=64).plugin == "acme"
     made = plan("linear_attn", V=64, features=("normalize",))
     assert made.plugin == "reference"
-    assert "V=65, wants 1..64" in made.decision.render()
-    assert plan("linear_attn", V=63, features=("normalize",)).plugin == "acme"
+    assert "V=80, wants 1..64" in made.decision.render()
+    assert plan("linear_attn", V=48, features=("normalize",)).plugin == "acme"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kernels"), [("float16", "float32"), ("bfloat16", "bfloat16"), ("float32", "float32")]
+)
+def test_only_bfloat16_has_the_range_of_a_normaliser(dtype: str, kernels: str) -> None:
+    contract = CONTRACTS["linear_attn"]
+    sizes = {"B": 1, "T": 2, "H": 2, "HV": 2, "K": 3, "V": 5, "N": 1}
+    features = frozenset({"normalize"})
+    view = CallView(
+        "linear_attn", "chunk", "cpu", "", dtype, dict.fromkeys("qkv", dtype), sizes, features
+    )
+    base = Domain(features=dict.fromkeys(("initial_state", "final_state"), "optional"))  # type: ignore[arg-type]
+    assert fit(contract, base, view).view.dtype == kernels

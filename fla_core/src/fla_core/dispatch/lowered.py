@@ -55,6 +55,8 @@ def fit(contract: Contract, accepts: Domain, view: CallView) -> Fit:
 
 def _retype(lowering: Lowering, dtypes: dict[str, str]) -> None:
     for argument, *sources in lowering.widens:
+        if (argument, dtypes.get(argument)) in lowering.keeps:
+            continue
         double = any(dtypes.get(source) == "float64" for source in sources)
         dtypes[argument] = "float64" if double else "float32"
     for name in lowering.consumes:
