@@ -1,7 +1,8 @@
 """Delta rules on Hopper: host code around the kernels over time.
 
-What happens to all chunks at once is the portable kernels' part; the passes over time are this
-package's own, and take 16-bit numbers, K of 64 or 128 and V in tiles of 64.
+The passes over time are this package's own, and what comes before them where key channels decay
+separately; they take 16-bit numbers, K of 64 or 128 and V in tiles of 64. What else happens to all
+chunks at once is the portable kernels' part.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from fla_backend_cuda.hopper.kernels.forward import delta_over_time
 from fla_backend_cuda.hopper.kernels.reverse import delta_back_over_time
+from fla_backend_cuda.hopper.pairs import pairs_launch, run_pairs
 from fla_core.call import Call
 from fla_triton import delta, delta_channel, delta_channel_plan, delta_plan
 from fla_triton.calls import boundaries, start_of
@@ -22,7 +24,7 @@ from fla_triton.delta_channel import ChannelStages, ScoredErrors
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Stages
 from fla_triton.launch import Launches
-from fla_triton.plan import Launch, Problem
+from fla_triton.plan import Launch, Problem, startable
 from fla_triton.profiles import Profile
 
 COLUMNS = 64
@@ -177,7 +179,11 @@ def _channel_planned(problem: Problem, direction: str, profile: Profile) -> Delt
     planned = with_passes(delta_channel_plan.plan(problem, direction, profile), problem)
     forward = planned.launches["over_time"]
     # Twice the keys in the ring leave room for one chunk of results.
-    launches = {**planned.launches, "over_time": replace(forward, constants=_one_buffer(forward))}
+    launches = {
+        **planned.launches,
+        "prepare": startable(pairs_launch(problem), profile),
+        "over_time": replace(forward, constants=_one_buffer(forward)),
+    }
     return replace(planned, launches=launches)
 
 
@@ -188,6 +194,24 @@ def _one_buffer(planned: Launch) -> dict[str, int]:
 @dataclass(frozen=True, slots=True)
 class HopperChannelStages(ChannelStages):
     """The kernels of one call and direction, a decay for each key channel."""
+
+    def prepare(self, with_inverse: bool) -> ScoredErrors:
+        """Solve every chunk's triangular system, and score its pairs."""
+        call, errors = self.call, self._room(with_inverse)
+        erase, write = self.strengths
+        channels = call.get("b") is not None
+        operands = (call.q, call.k, call.v, call.g, erase, write if channels else None)
+        made = (errors.q, errors.k, errors.w, errors.u, errors.scores, errors.inverse)
+        where = (boundaries(call), self.table, call.q.shape[1], call.scale)
+        run_pairs(
+            self.launches,
+            self.todo.launches["prepare"],
+            self.problem,
+            (*operands, *made, errors.totals, *where),
+            self.count * self.problem.heads,
+            {"ERASE": True, "CHANNELS": channels, "WITH_INVERSE": with_inverse},
+        )
+        return errors
 
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""
