@@ -16,8 +16,8 @@ blocks decay by, through shared memory.
 As in ``fla_triton``'s ``pairs`` factors are products of ``exp(g)``, none a quotient, no exponent a
 difference.
 
-Where keys erase, the chunk's system is solved on the spot (``solve``), and what its tokens erase and
-write is multiplied out: w = X left exp(G), u = X value, X = (I + A)^-1 with strengths in it.
+Where keys erase, the chunk's system is solved on the spot (``solve``), and what its tokens erase
+and write is multiplied out: w = X left exp(G), u = X value, X = (I + A)^-1 with strengths in it.
 
 Bytes a token and head: q, k and gates read, q_in, k_out and C of P written; if keys erase, v and
 strengths read, w, u and C of X written. Flops: 128 K for P; as many for A, 2 (K + V) C for w and u.
