@@ -64,14 +64,19 @@ def test_ci_is_a_part_that_has_every_feature_dtype_and_regime(name: str) -> None
 def test_full_has_the_sizes_at_which_kernels_break(name: str) -> None:
     found = cases(name)
     lengths = {case.sizes["T"] for case in found if case.lengths is None}
-    assert lengths >= {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 1500}
+    assert lengths >= {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 129, 1500, 4100}
     heads = {size for case in found for size in (case.sizes["K"], case.sizes["V"])}
     assert heads >= {1, 3, 8, 17, 60, 64, 72, 96, 100, 128, 192, 256}
-    assert max(len(case.lengths or ()) for case in found) > 16
-    assert max(case.sizes["B"] for case in found) > 4
-    assert max(case.sizes["H"] for case in found) > 8
     if "gva" in CONTRACTS[name].features:
-        assert {case.sizes["HV"] // case.sizes["H"] for case in found} == {1, 2, 4}
+        assert {case.sizes["HV"] // case.sizes["H"] for case in found} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_few_key_channels_meet_as_many_tokens_where_keys_are_of_unit_length(name: str) -> None:
+    found = {(case.sizes["T"], case.sizes["K"]) for case in cases(name) if case.lengths is None}
+    few, many = {(1, 1), (3, 3), (15, 11), (33, 9)}, {(15, 3), (33, 1)}
+    assert (few if name in DELTA else many) <= found
+    assert not found & (many if name in DELTA else few)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -82,10 +87,22 @@ def test_ci_has_what_goes_wrong_in_one_dtype_or_beyond_a_chunk(name: str) -> Non
             assert any(case.sizes["K"] % 2 for case in found if case.dtype == dtype)
             assert any(case.sizes["K"] == 128 for case in found if case.dtype == dtype)
         widths = {(case.sizes["K"], case.sizes["V"]) for case in found if case.dtype == "bfloat16"}
-        assert {(17, 60), (64, 64), (128, 128)} <= widths
-        assert max(case.sizes["T"] for case in found) == 1500
-        assert max(len(case.lengths or ()) for case in found) > 16
-        assert max(case.sizes["H"] for case in found) > 8
+        assert {(17, 60), (64, 64), (128, 128), (8, 192), (256, 8)} <= widths
+        assert max(case.sizes["T"] for case in found) == 4100
+        assert max(len(case.lengths or ()) for case in found) > 128
+        assert max(case.sizes["H"] for case in found) > 32
+        assert max(case.sizes["B"] * case.sizes["H"] for case in found) > 128
+        if "gva" in CONTRACTS[name].features:
+            assert any(case.sizes["HV"] == 3 * case.sizes["H"] for case in found)
+        packed = [case for case in found if case.lengths is not None]
+        assert any("scale" in (case.options or {}) for case in packed)
+        assert any(not case.recompute for case in packed)
+
+
+def test_many_sequences_do_not_make_a_long_name() -> None:
+    found = [case for case in cases("gla", "ci") if len(case.lengths or ()) > 32]
+    assert found
+    assert all(".N3-0-1-7-2-5-0-4-1-6-2-9-0-3-8-1-2x8/" in case.id for case in found)
 
 
 def test_states_are_asked_for_without_gradients() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from fla_conformance import lane
 from fla_conformance.case import Case
 from fla_conformance.cases import read_case
+from fla_conformance.draw import ROOM
 from fla_conformance.expect import Expectation, Expectations
 from fla_conformance.reach import fits, view_of
 from fla_conformance.result import Outcome
@@ -37,8 +38,14 @@ ODD = Domain(
     features={"g": "optional", "beta": "required", "varlen": "required", "gva": "optional"},
 )
 
+HALF = Domain(
+    dtypes=("float16",), features=dict.fromkeys(("initial_state", "final_state"), "optional")
+)
+"""Of float16 alone, in which core does not leave a call that is to be normalised."""
+
 DECLARED = [
     *(target.declaration for target in targets("reference")),
+    implementation("linear_attn", domain=HALF),
     implementation("gated_delta_rule", domain=ODD),
 ]
 
@@ -61,6 +68,19 @@ def test_every_feature_that_is_served_is_drawn(variant: str) -> None:
     drawn = {name for case in sample(declared, "fwd", 40, 0) for name in case.features}
     served = set(CONTRACTS["gated_delta_rule"].features)
     assert drawn == (served if variant == "recurrent" else served - {"gv", "beta_v"})
+
+
+def test_no_feature_is_drawn_that_ends_in_a_dtype_which_is_not_served() -> None:
+    declared = implementation("linear_attn", domain=HALF)
+    drawn = {name for case in sample(declared, "bwd", 40, 0) for name in case.features}
+    assert drawn == {"initial_state", "final_state", "narrow_state", "reverse"}
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_the_delta_rule_has_room_for_its_tokens(direction: Any) -> None:
+    for case in sample(implementation("kda"), direction, 200, 0):
+        longest = max(case.lengths or (), default=0) or (case.lengths is None) * case.sizes["T"]
+        assert case.sizes["K"] >= min(longest, ROOM), case.id
 
 
 @given(case=cases(DECLARED[-1], "bwd"))

@@ -13,6 +13,9 @@ from fla_core.domain import SHORT_DTYPES
 
 Direction = Literal["fwd", "bwd"]
 
+_MANY = 32
+"""So many lengths are written out one by one."""
+
 REGIMES = ("plain", "long_memory", "fast_decay", "resets", "parallel_keys")
 """Distributions of gates and keys; see :mod:`fla_conformance.draw`."""
 
@@ -68,7 +71,7 @@ class Case:
     def id(self) -> str:
         """``kda@1/fwd/bf16/chunk/B2.T64.H2.HV4.K16.V8/varlen+l2norm/plain/s0``."""
         shape = ".".join(f"{axis}{size}" for axis, size in self.sizes.items())
-        packed = "" if self.lengths is None else ".N" + "-".join(map(str, self.lengths))
+        packed = "" if self.lengths is None else f".N{_written(self.lengths)}"
         return "/".join(
             (
                 f"{self.contract}@{self.definition.revision}",
@@ -127,3 +130,11 @@ class Case:
                 "gradients": None if gradients is None else frozenset(gradients),
             }
         )
+
+
+def _written(lengths: tuple[int, ...]) -> str:
+    """Lengths with dashes; of many that come again and again, one round and how often."""
+    rounds = (n for n in range(1, len(lengths)) if lengths == lengths[:n] * (len(lengths) // n))
+    one = next(rounds, len(lengths)) if len(lengths) > _MANY else len(lengths)
+    times = f"x{len(lengths) // one}" if one < len(lengths) else ""
+    return "-".join(map(str, lengths[:one])) + times

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from fla_conformance.case import Case
-from fla_conformance.reach import axis_range, declared, required, takes, vanishes, wanting
+from fla_conformance.reach import axis_range, cancels, declared, required, takes, wanting
 from fla_conformance.sense import features_of
 from fla_core.dispatch.candidates import Candidate
 from fla_core.domain import AxisRange
@@ -43,7 +43,7 @@ class Fitting:
         if dtype is None:
             return None
         wanted = wanting(case.but(features=features, dtype=dtype), self._implementation)
-        near = (one for one in self._near(wanted) if not vanishes(one) and self._accepts(one))
+        near = (one for one in self._near(wanted) if not cancels(one) and self._accepts(one))
         return next(near, None)
 
     def _accepts(self, case: Case) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from fla_conformance.case import Case
+from fla_conformance.draw import crowded
 from fla_conformance.sense import contradiction, dtypes_of, features_of, sizes_of
 from fla_core.contract import Contract
 from fla_core.contracts import CONTRACTS
@@ -102,6 +103,12 @@ def vanishes(case: Case) -> bool:
     return "normalize" in case.features and "initial_z" not in case.features and 1 in lengths
 
 
+def cancels(case: Case) -> bool:
+    """Whether too little is left of what a chunk adds up for its error to say anything."""
+    longest = case.sizes["T"] if case.lengths is None else max(case.lengths, default=0)
+    return vanishes(case) or crowded(case.contract, longest, case.sizes["K"])
+
+
 def _missing_gradients(fitted: Fit, offered: frozenset[str] | None) -> list[str]:
     if offered is None:
         return []
@@ -143,12 +150,28 @@ def required(contract: Contract, domain: Domain) -> frozenset[str]:
     return frozenset(needed - filled)
 
 
-def optional(contract: Contract, domain: Domain) -> Iterator[str]:
-    """Features that a call may have beyond those that are required."""
+def optional(contract: Contract, domain: Domain, dtype: str = "") -> Iterator[str]:
+    """Features that a call may have beyond those that are required.
+
+    Args:
+        contract: what is implemented.
+        domain: the declared one.
+        dtype: of q; a lowering may leave it in one that is not served. ``""`` for any.
+    """
     base = required(contract, domain)
     for name in contract.features:
-        if name not in base and takes(contract, domain, base | {name}):
+        with_it = base | {name}
+        if name in base or not takes(contract, domain, with_it):
+            continue
+        if not dtype or _dtype_behind(contract, domain, with_it, dtype) in domain.dtypes:
             yield name
+
+
+def _dtype_behind(contract: Contract, domain: Domain, features: frozenset[str], dtype: str) -> str:
+    """The dtype of q that an implementation sees."""
+    sizes = dict.fromkeys(("B", "T", "H", "HV", "K", "V"), 1)
+    case = Case(contract.name, "fwd", dtype, contract.public[0][1], sizes, features - DERIVED)
+    return fit(contract, domain, view_of(case)).view.dtype
 
 
 def axis_range(contract: Contract, domain: Domain, axis: str) -> AxisRange:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fla_conformance.case import GATES
+from fla_conformance.draw import ROOM, crowded
 from fla_core.contract import Contract
 
 BASE: Mapping[str, tuple[str, ...]] = {
@@ -72,7 +73,16 @@ DIAGONAL = (
 USUAL = (128, 128)
 """Head sizes of most models."""
 _DTYPES = ("bfloat16", "float16", "float32")
-FAR_APART = ((1, 64, 64), (15, 3, 8), (17, 17, 60), (64, 64, 64), (129, 100, 8), (64, 128, 128))
+FAR_APART = (
+    (1, 64, 64),
+    (15, 3, 8),
+    (17, 17, 60),
+    (64, 64, 64),
+    (129, 100, 8),
+    (64, 128, 128),
+    (130, 8, 192),
+    (66, 256, 8),
+)
 """The part of the diagonal that every budget has."""
 
 PACKED = (
@@ -83,9 +93,14 @@ PACKED = (
     (0, 0),
     (),
     (130,),
-    (3, 0, 1, 7, 2, 5, 0, 4, 1, 6, 2, 9, 0, 3, 8, 1, 2),
+    (3, 0, 1, 7, 2, 5, 0, 4, 1, 6, 2, 9, 0, 3, 8, 1, 2) * 8,
 )
 MANY = PACKED[-1]
+"""More sequences than a block has threads."""
+BLOCKS = {"B": 3, "H": 43, "T": 20}
+"""As many heads of sequences."""
+LONG = 4100
+"""More chunks than a tile of their states has rows, whatever the chunk."""
 
 
 def risks(contract: Contract, form: str) -> Iterator[Risk]:
@@ -110,17 +125,18 @@ def _everyday(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
     yield Risk(base, lengths=PACKED[0], core=True)
     yield Risk(base, lengths=PACKED[0], dtype="float32")
     yield Risk(base, lengths=PACKED[0], dtype="float64", core=True)
+    yield Risk(base, lengths=PACKED[0], options={"scale": 0.4}, core=True)
     yield Risk(base - {"initial_state"}, lengths=PACKED[0])
     if "gva" in contract.features:
         yield Risk(base, {"H": 2, "HV": 4}, core=True)
+        yield Risk(base, {"H": 2, "HV": 6}, core=True)
         yield Risk(base, {"H": 1, "HV": 4})
         yield Risk(base, {"B": 1, "H": 2, "HV": 4}, lengths=PACKED[3])
         yield Risk(base, {"B": 1, "H": 3, "HV": 3, "K": 17})
 
 
 def _regimes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
-    gated = contract.name not in ("linear_attn", "delta_rule")
-    named = ("long_memory", "fast_decay", "resets") if gated else ()
+    named = ("long_memory", "fast_decay", "resets") if _is_gated(contract) else ()
     if contract.name in DELTA:
         named = (*named, "parallel_keys")
     for regime in named:
@@ -133,21 +149,38 @@ def _regimes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
 
 def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
     for index, (tokens, keys, values) in enumerate(DIAGONAL):
-        sizes = {"B": 1 + index % 2, "T": tokens, "H": 1 + index % 3, "K": keys, "V": values}
-        if tokens * keys * values > 100_000:
-            sizes.update(B=1, H=1)
         core = (tokens, keys, values) in FAR_APART
         # A level is reached by one dtype: what is wrong in one of them only must show there.
         dtypes = {"bfloat16": None, _DTYPES[index % 3]: None}
-        for dtype in _DTYPES if (keys, values) == USUAL else dtypes:
-            yield Risk(base, sizes, dtype=dtype, core=core)
+        for sizes in _roomy(contract, tokens, keys):
+            sizes.update(B=1 + index % 2, H=1 + index % 3, V=values)
+            if tokens * keys * values > 100_000:
+                sizes.update(B=1, H=1)
+            for dtype in _DTYPES if (keys, values) == USUAL else dtypes:
+                yield Risk(base, sizes, dtype=dtype, core=core)
     yield Risk(base, {"T": 0}, core=True)
     yield Risk(base, {"B": 0})
     for lengths in PACKED[1:]:
         yield Risk(base, lengths=lengths, core=lengths in (PACKED[1], MANY))
-    yield Risk(base, {"B": 6, "H": 9, "T": 20}, core=True)
-    yield Risk(base, {"B": 1, "T": 1500}, core=True)
+    yield Risk(base, BLOCKS, core=True)
+    # Memory so long that what is lost between two chunks adds up over all of them.
+    regime = "long_memory" if _is_gated(contract) else "plain"
+    yield Risk(base, {"B": 1, "H": 1, "T": LONG}, regime=regime, core=True)
+    yield Risk(base, {"B": 1, "T": 1500})
     yield Risk(base, lengths=(1200, 0, 300))
+
+
+def _roomy(contract: Contract, tokens: int, keys: int) -> Iterator[dict[str, int]]:
+    """T and K; where there are too few channels, first fewer tokens and then more channels."""
+    if not crowded(contract.name, tokens, keys):
+        yield {"T": tokens, "K": keys}
+        return
+    yield {"T": keys, "K": keys}
+    yield {"T": tokens, "K": ROOM + keys}
+
+
+def _is_gated(contract: Contract) -> bool:
+    return contract.name not in ("linear_attn", "delta_rule")
 
 
 def _gates(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
@@ -162,13 +195,13 @@ def _gates(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
 def _hints(contract: Contract, base: frozenset[str], form: str) -> Iterator[Risk]:
     yield Risk(base, options={"scale": 0.4}, core=True)
     yield Risk(base, recompute=False, core=True)
-    yield Risk(base, lengths=PACKED[0], recompute=False)
-    if contract.name not in ("linear_attn", "delta_rule"):
+    yield Risk(base, lengths=PACKED[0], recompute=False, core=True)
+    if _is_gated(contract):
         yield Risk(base, safe_gate=True, core=True)
         yield Risk(base, regime="long_memory", safe_gate=True)
     if form == "chunk":
         yield Risk(base, {"T": 100}, chunk_size=64)
-        yield Risk(base, {"T": 100}, chunk_size=32)
+        yield Risk(base, {"T": 100}, chunk_size=32, core=True)
     for other in dict.fromkeys(name for _, name in contract.public):
         if other != form:
             yield Risk(base, form=other, core=other == "parallel")

@@ -19,6 +19,7 @@ from fla_conformance.case import GATES, REGIMES, Case, Direction
 from fla_conformance.draw import DELTA_FAMILY
 from fla_conformance.reach import (
     axis_range,
+    cancels,
     fits,
     forms_of,
     optional,
@@ -69,10 +70,10 @@ class Space:
         order = ("float32", "bfloat16", "float16", "float64")
         return [name for name in order if name in self.domain.dtypes]
 
-    @cached_property
-    def _optional(self) -> list[str]:
+    def _optional(self, dtype: str) -> list[str]:
         dropped = {"states"} if self.direction == "bwd" else set()
-        found = [name for name in optional(self.contract, self.domain) if name not in dropped]
+        served = optional(self.contract, self.domain, dtype)
+        found = [name for name in served if name not in dropped]
         # Shrinking drops early choices first, so what needs others goes before them.
         return sorted(found, key=lambda name: name not in NEEDS)
 
@@ -104,7 +105,8 @@ class Space:
         return [name for name in REGIMES if delta or name != "parallel_keys"]
 
     def _with_features(self, case: Case, pick: Pick) -> Case:
-        chosen = {name for name in self._optional if pick((False, True))}
+        optionals = self._once(("optional", case.dtype), lambda: self._optional(case.dtype))
+        chosen = {name for name in optionals if pick((False, True))}
         chosen |= required(self.contract, self.domain)
         features = self._closed(chosen, case.form)
         packed = "varlen" in features
@@ -157,7 +159,7 @@ class Space:
         if case.lengths is None:
             return case.but(sizes={**case.sizes, **rows})
         lengths = _parts(rows["T"], rows["N"], pick)
-        if vanishes(case.but(lengths=lengths)):
+        if vanishes(case.but(lengths=lengths)):  # and none of the parts is longer than the whole
             lengths = _without_ones(lengths)
         return case.but(sizes={**case.sizes, "B": 1, "T": rows["T"]}, lengths=lengths)
 
@@ -214,7 +216,7 @@ class Space:
                 near = case.but(sizes={**case.sizes, "B": 1 if packed else count, "T": tokens})
                 if packed:
                     near = near.but(lengths=(tokens, *[0] * (count - 1)))
-                if not vanishes(near) and fits(near, self.implementation).ok:
+                if not cancels(near) and fits(near, self.implementation).ok:
                     found.append({"T": tokens, "N" if packed else "B": count})
                     if first:
                         return found

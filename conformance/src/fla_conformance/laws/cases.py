@@ -66,7 +66,8 @@ def _configurations(
     forms = [form for form in implementation.forms if form in forms_of(contract.name)]
     form = forms[0] if forms else forms_of(contract.name)[0]
     kind = "recurrent" if form == "recurrent" else "chunk"
-    usable = _usable(law, contract, implementation)
+    served = optional(contract, implementation.domain, dtype)
+    usable = frozenset(served) - law.avoids
     seen = set()
     kinds = [(False, False), (True, False), (False, True)]
     for packed, rich, long in [*((*kind, False) for kind in kinds), (False, False, law.long)]:
@@ -98,10 +99,6 @@ def _configurations(
         if fitted is not None and fitted.id not in seen and _speaks(law, fitted, implementation):
             seen.add(fitted.id)
             yield fitted
-
-
-def _usable(law: Law, contract: Contract, implementation: Implementation) -> frozenset[str]:
-    return frozenset(optional(contract, implementation.domain)) - law.avoids
 
 
 def _with_features(
