@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 
@@ -50,5 +49,5 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_interpreted_kernels_are_right(name: str, tmp_path: Path) -> None:
-    assert failures(SETS[name], tmp_path) == {}
+def test_interpreted_kernels_are_right(name: str) -> None:
+    assert failures(SETS[name]) == {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -105,8 +104,8 @@ SETS = {
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_interpreted_kernels_are_right(name: str, tmp_path: Path) -> None:
-    assert failures(SETS[name], tmp_path) == {}
+def test_interpreted_kernels_are_right(name: str) -> None:
+    assert failures(SETS[name]) == {}
 
 
 @pytest.mark.parametrize("row", [r for r in ROWS if r.family.startswith("delta")], ids=str)

@@ -1,7 +1,7 @@
-"""Run cases in Triton's interpreter and print a JSON line each: ``python -m interpreter FILE``.
+"""Judge cases in Triton's interpreter, a JSON line each: ``python -m interpreter``.
 
-A process of its own, since Triton decides on import whether it interprets. The file holds a list
-of ``[case, multiprocessors]``; more multiprocessors make a plan cut time into segments.
+A process of its own, since Triton decides on import whether it interprets. Each line of its input
+is ``[case, multiprocessors]``; more multiprocessors make a plan cut time into segments.
 """
 
 # ruff: noqa: T201
@@ -13,7 +13,6 @@ import os
 import sys
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -48,12 +47,13 @@ def answer(inputs: Inputs, kernels: Kernels) -> Tensors:
     return found
 
 
-def main(path: str) -> None:
-    """Judge every case of the file."""
+def main() -> None:
+    """Judge every case of the input as it comes."""
     poison_memory()
     correct_bfloat16()
     watch_bounds()
-    for data, multiprocessors in json.loads(Path(path).read_text(encoding="utf-8")):
+    for line in sys.stdin:
+        data, multiprocessors = json.loads(line)
         case = Case.from_json(data)
         profile = replace(PROFILES["sm90"], multiprocessors=multiprocessors)
 
@@ -65,4 +65,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

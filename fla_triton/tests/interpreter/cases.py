@@ -1,11 +1,15 @@
-"""Cases for the interpreter, and running them in a process of its own."""
+"""Cases for the interpreter, and a process of its own that runs them."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,27 +40,70 @@ def case(
     return Case(contract, direction, dtype, form, named, frozenset(features), lengths, **more)
 
 
-def failures(cases: Sequence[tuple[Case, int]], folder: Path) -> dict[str, str]:
+class Interpreter:
+    """A process that judges cases as they come.
+
+    Starting one takes 3.4 s of a processor, most cases less than one.
+    """
+
+    def __init__(self) -> None:
+        # A pipe that nobody reads would fill.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "interpreter"],
+            cwd=Path(__file__).parent.parent,
+            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        atexit.register(self._process.kill)
+
+    def judge(self, one: Case, multiprocessors: int) -> str:
+        """What is wrong with the answer to a case, ``""`` if nothing is.
+
+        Raises:
+            RuntimeError: the process ended.
+        """
+        asked, answered = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert answered is not None
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps([one.to_json(), multiprocessors]), file=asked, flush=True)
+        line = answered.readline()
+        if not line:
+            code = self._process.wait()
+            self._errors.seek(0)
+            raise RuntimeError(f"{one.id}: ended with status {code}: {self._errors.read()}")
+        answer = json.loads(line)
+        assert answer["id"] == one.id
+        return str(answer["failure"])
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+@functools.cache
+def _interpreter() -> Interpreter:
+    return Interpreter()
+
+
+def failures(cases: Sequence[tuple[Case, int]]) -> dict[str, str]:
     """Run cases, each with the multiprocessors of its pretended chip.
 
-    Args:
-        cases: what to run, in order.
-        folder: an empty one.
+    All calls of one test run share a process; after an error the next call starts another.
 
     Returns:
         what was wrong, by case; empty when every answer was right.
     """
-    path = folder / "cases.json"
-    path.write_text(json.dumps([(c.to_json(), n) for c, n in cases]), encoding="utf-8")
-    run = subprocess.run(
-        [sys.executable, "-m", "interpreter", str(path)],
-        cwd=Path(__file__).parent.parent,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    answers = [json.loads(line) for line in run.stdout.splitlines()]
-    assert [answer["id"] for answer in answers] == [c.id for c, _ in cases]
-    return {a["id"]: a["failure"] for a in answers if a["failure"]}
+    interpreter = _interpreter()
+    try:
+        found = {one.id: interpreter.judge(one, count) for one, count in cases}
+    except BaseException:
+        interpreter.end()  # it may still be at a case that is not waited for
+        _interpreter.cache_clear()
+        raise
+    return {name: failure for name, failure in found.items() if failure}
