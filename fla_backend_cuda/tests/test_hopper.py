@@ -9,6 +9,8 @@ import torch
 
 from fla_core.call import Call
 from fla_core.contracts import CONTRACTS
+from fla_triton.plan import Problem
+from fla_triton.profiles import PROFILES
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.parametrize("offset", [0, 1])
 def test_what_copies_cannot_read_is_moved_and_nothing_else(offset: int) -> None:
-    from fla_backend_cuda.hopper.delta import placed
+    from fla_backend_cuda.hopper.operands import placed
 
     contract = CONTRACTS["delta_rule"]
     memory = torch.arange(136, dtype=torch.bfloat16)
@@ -32,3 +34,54 @@ def test_what_copies_cannot_read_is_moved_and_nothing_else(offset: int) -> None:
     assert found.q.data_ptr() % 16 == 0
     assert found.q.equal(given["q"])
     assert found.k is given["k"]
+
+
+H200 = PROFILES["sm90"]
+
+
+@pytest.mark.parametrize(
+    ("programs", "chunks", "wanted"),
+    [
+        (64, 128, (1, 128, 2)),  # two halves fill the chip
+        (67, 128, (1, 128, 1)),
+        (66, 1, (1, 1, 1)),
+        (32, 512, (4, 128, 1)),  # segments, for there is room for several
+        (32, 16, (1, 16, 2)),  # of too few chunks
+        (1, 1024, (128, 8, 1)),  # each of chunks enough
+        (1, 1300, (130, 10, 1)),  # none without chunks
+        (0, 0, (1, 0, 1)),
+    ],
+)
+def test_time_is_cut_as_far_as_programs_leave_room(
+    programs: int, chunks: int, wanted: tuple[int, int, int]
+) -> None:
+    from fla_backend_cuda.hopper.decay import cuts
+
+    assert cuts(programs, chunks, H200) == wanted
+
+
+@pytest.mark.parametrize("channel", [False, True])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (1, 131072), (700, 65)])
+@pytest.mark.parametrize(("heads", "values"), [(1, 64), (16, 128), (96, 512)])
+def test_launches_cover_every_chunk_once(
+    sequences: int, longest: int, heads: int, values: int, packed: bool, channel: bool
+) -> None:
+    from fla_backend_cuda.hopper import decay
+
+    tokens = sequences * longest
+    problem = Problem(sequences, tokens, longest, heads, 128, values, 2, packed, not channel)
+    make = decay._channel_planned if channel else decay._planned
+    planned, chunks = make(problem, H200), -(-longest // 64)
+    programs = sequences * heads * values // 64
+    assert (planned.segments - 1) * planned.span < chunks <= planned.segments * planned.span
+    launches = planned.launches
+    assert launches["over_time"].grid == programs * planned.segments * planned.halves
+    assert programs * planned.segments * planned.halves <= max(programs, H200.multiprocessors)
+    assert launches["over_time"].constants["C"] == planned.tiles.chunk_size == 64
+    assert ("prepare" in launches) == channel
+    assert ("totals" in launches) == ("chain" in launches) == (planned.segments > 1)
+    if planned.segments > 1:
+        tile = launches["totals"].constants
+        tiles = (128 // tile["BK"]) * (values // tile["BV"])
+        assert launches["totals"].grid == sequences * heads * tiles * (planned.segments - 1)

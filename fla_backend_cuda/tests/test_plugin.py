@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,13 +93,25 @@ def test_what_was_seen_of_hoppers_kernels_is_said() -> None:
 
     assert row("cuda:kda#hopper", "forward", "3.5.1")[0] == "denied"
     assert row("cuda:delta_rule#hopper", "backward", "3.6.0")[0] == "ok"
+    assert row("cuda:gla#hopper", "forward", "3.6.0")[0] == "unverified"
+    assert row("cuda:gla#hopper", "backward", "3.6.0")[0] == "ok"
+    assert row("cuda:gla#chunk", "forward", "3.6.0")[0] == "ok"
     status, reason = row("cuda:kda#hopper", "backward", "3.6.0")
     assert (status, "passed L2" in reason) == ("unverified", True)
 
 
-def test_hoppers_kernels_come_before_the_portable_ones() -> None:
-    variants = [i.variant for i in plugin.fla_implementations() if i.contract == "kda"]
+@pytest.mark.parametrize("contract", [row.contract for row in ROWS])
+def test_hoppers_kernels_come_before_the_portable_ones(contract: str) -> None:
+    variants = [i.variant for i in plugin.fla_implementations() if i.contract == contract]
     assert variants == ["hopper", "chunk"]
+
+
+@pytest.mark.parametrize("name", [i.forward for i in plugin.fla_implementations()])
+def test_what_serves_is_there_under_its_name(name: str) -> None:
+    pytest.importorskip("triton")
+    module, _, attribute = name.partition(":")
+    family, _, direction = attribute.partition(".")
+    assert callable(getattr(getattr(import_module(module), family), direction))
 
 
 @pytest.mark.parametrize("contract", ["gated_delta_rule", "kda"])
@@ -140,8 +153,8 @@ def test_a_chip_that_ran_it_is_chosen_without_a_remark(
     machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
-    decision = placed(monkeypatch, plugin, "gla", "cuda:0", VERSIONS)
-    assert decision.chosen == "cuda:gla#chunk"
+    decision = placed(monkeypatch, plugin, "delta_rule", "cuda:0", VERSIONS)
+    assert decision.chosen == "cuda:delta_rule#hopper"
     assert "unverified" not in decision.render()
 
 

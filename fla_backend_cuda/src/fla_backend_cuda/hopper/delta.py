@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fla_backend_cuda.hopper.kernels.forward import delta_over_time
 from fla_backend_cuda.hopper.kernels.reverse import delta_back_over_time
+from fla_backend_cuda.hopper.operands import COLUMNS, aligned, placed
 from fla_backend_cuda.hopper.pairs import pairs_launch, run_pairs
 from fla_core.call import Call
 from fla_triton import delta, delta_channel, delta_channel_plan, delta_plan
@@ -27,9 +28,6 @@ from fla_triton.launch import Launches
 from fla_triton.plan import Launch, Problem, startable
 from fla_triton.profiles import Profile
 
-COLUMNS = 64
-"""Columns of V of a program: one warpgroup's rows of the transposed state."""
-
 OVER_TIME = {
     "over_time": {"STAGES": 3, "BUFFERS": 2},
     "kept_over_time": {"STAGES": 4, "BUFFERS": 2},
@@ -39,21 +37,6 @@ OVER_TIME = {
 
 REGISTERS = 168
 """Of a thread, before three warpgroups share them out: 65536 hold no more."""
-
-ALIGNMENT = 16
-"""Bytes that one asynchronous copy moves, and that its address is a multiple of."""
-
-
-def aligned(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy where it does not lie as asynchronous copies need it."""
-    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
-
-
-def placed(call: Call) -> Call:
-    """The call, or a copy where a tensor does not lie as asynchronous copies need it."""
-    tensors = {n: None if t is None else aligned(t) for n, t in call.tensors.items()}
-    moved = any(tensors[n] is not t for n, t in call.tensors.items())
-    return call.holding(tensors) if moved else call
 
 
 def with_passes(planned: DeltaPlan, problem: Problem) -> DeltaPlan:

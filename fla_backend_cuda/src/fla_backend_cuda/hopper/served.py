@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from fla_backend_cuda.hopper.decay import ChannelKernels, Kernels
 from fla_backend_cuda.hopper.delta import FAMILIES
 from fla_backend_cuda.kernels import profile_of
 from fla_triton.serve import served
 
+scalar_decay = served(lambda index: Kernels(profile_of(index)))
+channel_decay = served(lambda index: ChannelKernels(profile_of(index)))
 delta = served(lambda index: FAMILIES["delta"](profile_of(index)))
 delta_channel = served(lambda index: FAMILIES["delta_channel"](profile_of(index)))

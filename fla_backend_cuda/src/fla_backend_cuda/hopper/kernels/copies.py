@@ -9,7 +9,7 @@ what lies behind one belongs to the next.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import async_copy
+from triton.experimental.gluon.language.nvidia.hopper import async_copy, mbarrier
 
 
 @gluon.jit
@@ -51,3 +51,12 @@ def copy_steps(target, source, STEPS: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     steps = gl.arange(0, STEPS, layout=layout)
     async_copy.async_copy_global_to_shared(target, source + steps)
+
+
+@gluon.jit
+def barriers_of(N: gl.constexpr, COUNT: gl.constexpr):
+    """So many barriers, a phase of each of which ends after ``COUNT`` arrivals."""
+    found = gl.allocate_shared_memory(gl.int64, [N, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(N):
+        mbarrier.init(found.index(i), count=COUNT)
+    return found
