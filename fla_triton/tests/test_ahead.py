@@ -32,7 +32,9 @@ def compiled_ahead(*arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("own", [(), ("--kernels", "fla_backend_cuda.hopper.delta")])
+@pytest.mark.parametrize(
+    "own", [(), *(("--kernels", f"fla_backend_cuda.hopper.{x}") for x in ("delta", "decay"))]
+)
 def test_no_call_compiles_by_itself(own: tuple[str, ...]) -> None:
     lines = compiled_ahead(*own)
     assert [line for line in lines if line["call"]] == []

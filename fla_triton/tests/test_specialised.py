@@ -28,7 +28,9 @@ def specialised(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("own", [(), ("--kernels", "fla_backend_cuda.hopper.delta")])
+@pytest.mark.parametrize(
+    "own", [(), *(("--kernels", f"fla_backend_cuda.hopper.{x}") for x in ("delta", "decay"))]
+)
 def test_no_length_compiles_a_kernel_of_its_own(own: tuple[str, ...]) -> None:
     run = specialised(*own)
     assert run.returncode == 0, run.stdout + run.stderr
