@@ -152,12 +152,21 @@ def test_promote_refuses_what_is_no_case(changes: dict[str, object], problem: st
     assert not Path("here").exists()
 
 
+@pytest.fixture
+def known_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks of the plugin as a whole pass, with no interpreter started for them."""
+    passed = [plugin_row()]
+    monkeypatch.setattr("fla_conformance.session.card.plugin_results", lambda *_: iter(passed))
+
+
+@pytest.mark.usefixtures("known_card")
 def test_ladder_names_the_next_step() -> None:
     done = invoke("ladder", "reference", "--op", ONE, "--level", "L1", "--budget", "1")
     assert done.exit_code == 0, done.output
     assert "■■□□□ L1" in done.output
 
 
+@pytest.mark.usefixtures("known_card")
 def test_ladder_says_how_to_see_the_failure_again(
     bad_report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
