@@ -31,10 +31,11 @@ from fla_triton.kernels.channel_gradients import channel_gradients, channel_pull
 from fla_triton.kernels.channel_prepare import channel_prepare
 from fla_triton.kernels.recurrent import recurrent_outputs
 from fla_triton.kernels.scored_outputs import scored_outputs
-from fla_triton.kernels.states import chain, chunk_states
+from fla_triton.kernels.states import chunk_states
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, Tiles, decode_plan
 from fla_triton.profiles import Profile
+from fla_triton.segments import starts_of
 from fla_triton.tables import Choose, no_table
 
 Outputs = tuple[Tensor, ...]
@@ -146,6 +147,13 @@ class Kernels:
             k.new_empty((*k.shape[:3], size)),
             float32(k, problem.chunks(size), problem.heads, problem.K),
         )
+        self._score(call, todo, made)
+        return made
+
+    def _score(self, call: Call, todo: Settled[Any], made: Prepared) -> None:
+        """Fill what there is room for."""
+        q, k, _ = qkv(call)
+        problem, planned = todo.problem, todo.plan
         table, count = chunk_table(call, problem, planned)
 
         def settle() -> Settling:
@@ -156,7 +164,6 @@ class Kernels:
         tensors = (q, k, call.gk, *made, boundaries(call), table)
         arguments = (*tensors, q.shape[1], call.scale)
         todo.launches.run("prepare", arguments, settle, count * problem.heads)
-        return made
 
     def _outputs(
         self, call: Call, todo: Settled[Any], stage: str, tensors: tuple[Tensor, ...]
@@ -210,23 +217,12 @@ class Kernels:
         reverse: bool = False,
     ) -> Tensor | None:
         """The state before each segment, ``[N, H, segments, K, V]``; of one it is ``start``."""
-        q, _, _ = qkv(call)
-        problem, planned = todo.problem, todo.plan
-        if planned.segments == 1:
-            return start
-        heads = problem.sequences * problem.heads
-        joints = float32(q, heads, planned.segments, problem.K, problem.V)
-        logs = float32(q, heads, planned.segments, problem.K)
-        ends = (None, None, joints, logs)
-        self._over_time(call, todo, "totals", made, operands, ends, reverse)
-        sizes = {"K": problem.K, "V": problem.V, "HAS_GK": True}
-        launching = planned.launches["chain"]
-        todo.launches.run(
-            "dchain" if reverse else "chain",
-            (joints, logs, start, planned.segments),
-            lambda: (chain, launching, {**sizes, "HAS_START": start is not None}),
-        )
-        return joints
+
+        def add(joints: Tensor, factors: Tensor) -> None:
+            ends = (None, None, joints, factors)
+            self._over_time(call, todo, "totals", made, operands, ends, reverse)
+
+        return starts_of(todo, operands[0], start, add, by_row=True, reverse=reverse)
 
     def _over_time(
         self,

@@ -1,7 +1,8 @@
 """Linear attention with decays on Hopper: host code around its kernel over time.
 
 Outputs come from one pass over time, which takes 16-bit numbers, K of 64 or 128 and V in tiles of
-64. What channels decay to is the portable kernels' part, and so is a backward pass.
+64; what channels decay to, from a kernel that delta rules share. All else of a backward pass is the
+portable kernels' part.
 """
 
 from __future__ import annotations
@@ -12,18 +13,17 @@ from typing import Any
 
 from torch import Tensor
 
+from fla_backend_cuda.hopper.chunks import CHUNK, PAIRED, prepare_launch, run_prepare
 from fla_backend_cuda.hopper.kernels.decayed import decayed_over_time
+from fla_backend_cuda.hopper.kernels.pairs import channel_pairs
 from fla_backend_cuda.hopper.operands import COLUMNS, placed
 from fla_core.call import Call
 from fla_triton import channel_decay, channel_plan, plan, scalar_decay
-from fla_triton.calls import Settled, boundaries, gates, qkv, start_of
+from fla_triton.calls import Settled, boundaries, chunk_table, gates, qkv, start_of
 from fla_triton.channel_decay import Prepared
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, joining, startable
 from fla_triton.profiles import Profile
-
-CHUNK = 64
-"""Tokens of a chunk: as many rows as a warpgroup's products have."""
 
 SHORTEST = 8
 """Chunks of a segment, below which it would spend its time starting."""
@@ -155,6 +155,25 @@ class ChannelKernels(channel_decay.Kernels):
             return plan.decode_plan(problem, self.profile)
         return _channel_planned(problem, self.profile)
 
+    def _plan_backward(self, problem: Problem) -> Plan:
+        return _scored(problem, "backward", self.profile)
+
+    def _score(self, call: Call, todo: Settled[Any], made: Prepared) -> None:
+        q, k, _ = qkv(call)
+        problem, planned = todo.problem, todo.plan
+        table, count = chunk_table(call, problem, planned)
+        operands = (q, k, None, call.gk, None, None)
+        filled = (made.q_in, made.k_out, None, None, made.scores, None, made.totals)
+        run_prepare(
+            todo.launches,
+            planned.launches["prepare"],
+            problem,
+            channel_pairs,
+            (*operands, *filled, boundaries(call), table, q.shape[1], call.scale),
+            count * problem.heads,
+            {"V": problem.V, "ERASE": False, "CHANNELS": False, "WITH_INVERSE": False},
+        )
+
     def _chunks(
         self, call: Call, todo: Settled[Any], made: Prepared, o: Tensor, last: Tensor | None
     ) -> None:
@@ -167,9 +186,17 @@ class ChannelKernels(channel_decay.Kernels):
 
 @lru_cache(maxsize=1024)
 def _channel_planned(problem: Problem, profile: Profile) -> HalvedPlan:
-    tiles = replace(channel_plan.default_tiles(problem, "forward", profile), BT=CHUNK)
-    planned = channel_plan.plan(problem, "forward", profile, tiles)
+    planned = _scored(problem, "forward", profile)
     return with_pass(planned, problem, profile, "channel")
+
+
+@lru_cache(maxsize=1024)
+def _scored(problem: Problem, direction: str, profile: Profile) -> Plan:
+    """The portable plan, but for what comes first."""
+    tiles = replace(channel_plan.default_tiles(problem, direction, profile), BT=CHUNK, R=1)
+    planned = channel_plan.plan(problem, direction, profile, tiles)
+    launches = {**planned.launches, "prepare": prepare_launch(problem, PAIRED, profile)}
+    return replace(planned, launches=launches)
 
 
 FAMILIES = {"scalar_decay": Kernels, "channel_decay": ChannelKernels}

@@ -1,8 +1,7 @@
 """Delta rules on Hopper: host code around the kernels over time.
 
-The passes over time are this package's own, and what comes before them where key channels decay
-separately; they take 16-bit numbers, K of 64 or 128 and V in tiles of 64. What else happens to all
-chunks at once is the portable kernels' part.
+The passes over time are this package's own, and so is what comes before them; they take 16-bit
+numbers, K of 64 or 128 and V in tiles of 64.
 """
 
 from __future__ import annotations
@@ -14,18 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fla_backend_cuda.hopper.chunks import PAIRED, PREPARED, prepare_launch, run_prepare
 from fla_backend_cuda.hopper.kernels.forward import delta_over_time
+from fla_backend_cuda.hopper.kernels.pairs import channel_pairs
+from fla_backend_cuda.hopper.kernels.prepare import chunk_prepare
 from fla_backend_cuda.hopper.kernels.reverse import delta_back_over_time
 from fla_backend_cuda.hopper.operands import COLUMNS, aligned, placed
-from fla_backend_cuda.hopper.pairs import pairs_launch, run_pairs
 from fla_core.call import Call
 from fla_triton import delta, delta_channel, delta_channel_plan, delta_plan
-from fla_triton.calls import boundaries, start_of
+from fla_triton.calls import boundaries, float32, start_of
 from fla_triton.delta_channel import ChannelStages, ScoredErrors
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Stages
 from fla_triton.launch import Launches
-from fla_triton.plan import Launch, Problem, startable
+from fla_triton.plan import Launch, Problem
 from fla_triton.profiles import Profile
 
 OVER_TIME = {
@@ -83,7 +84,9 @@ class Kernels(delta.Kernels):
 
 @lru_cache(maxsize=1024)
 def _planned(problem: Problem, direction: str, profile: Profile) -> DeltaPlan:
-    return with_passes(delta_plan.plan(problem, direction, profile), problem)
+    planned = with_passes(delta_plan.plan(problem, direction, profile), problem)
+    launches = {**planned.launches, "prepare": prepare_launch(problem, PREPARED, profile)}
+    return replace(planned, launches=launches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,23 @@ class HopperStages(Stages):
         call = self.call
         inverse, scores = self._square(), self._square()
         low, strengths = self._square() if with_low else None, self.of_steps()
-        decays = self._prepare(None, None, inverse, scores, strengths=strengths, low=low)
+        g, problem = call.get("g"), self.problem
+        since = into = totals = None
+        if g is not None:
+            since, into = self.of_steps(), self.of_steps()
+            totals = float32(call.k, problem.chunks(self.todo.C), problem.heads)
+        made = (inverse, low, scores, since, into, totals, strengths)
+        where = (boundaries(call), self.table, call.q.shape[1], call.scale)
+        run_prepare(
+            self.launches,
+            self.todo.launches["prepare"],
+            problem,
+            chunk_prepare,
+            (call.q, call.k, g, call.beta, *made, *where),
+            self.count * problem.heads,
+            {"HAS_G": g is not None, "WITH_LOW": with_low},
+        )
+        decays = (since, into, totals)
         return SolvableErrors(call.q, call.k, None, u, inverse, *decays, scores, low, strengths)
 
     def _reverse(
@@ -164,7 +183,7 @@ def _channel_planned(problem: Problem, direction: str, profile: Profile) -> Delt
     # Twice the keys in the ring leave room for one chunk of results.
     launches = {
         **planned.launches,
-        "prepare": startable(pairs_launch(problem), profile),
+        "prepare": prepare_launch(problem, PAIRED, profile),
         "over_time": replace(forward, constants=_one_buffer(forward)),
     }
     return replace(planned, launches=launches)
@@ -186,13 +205,15 @@ class HopperChannelStages(ChannelStages):
         operands = (call.q, call.k, call.v, call.g, erase, write if channels else None)
         made = (errors.q, errors.k, errors.w, errors.u, errors.scores, errors.inverse)
         where = (boundaries(call), self.table, call.q.shape[1], call.scale)
-        run_pairs(
+        switches = {"ERASE": True, "CHANNELS": channels, "WITH_INVERSE": with_inverse}
+        run_prepare(
             self.launches,
             self.todo.launches["prepare"],
             self.problem,
+            channel_pairs,
             (*operands, *made, errors.totals, *where),
             self.count * self.problem.heads,
-            {"ERASE": True, "CHANNELS": channels, "WITH_INVERSE": with_inverse},
+            {"V": self.problem.V, **switches},
         )
         return errors
 

@@ -35,10 +35,19 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from fla_backend_cuda.hopper.kernels.copies import copy_tile, first_slot, sequence_at
 from fla_backend_cuda.hopper.kernels.solve import inverse
-from fla_backend_cuda.hopper.kernels.warps import BLOCK, PRODUCTS, WIDE, C, no_products
-
-WIDTH = gl.constexpr(32)
-"""Channels of a step: eight of each of the four lanes that share a token."""
+from fla_backend_cuda.hopper.kernels.warps import (
+    BLOCK,
+    PAIRS,
+    PRODUCTS,
+    WIDE,
+    WIDE_COLUMNS,
+    WIDE_ROWS,
+    WIDTH,
+    C,
+    as_column,
+    no_products,
+    store_square,
+)
 
 LOG2E = gl.constexpr(1.4426950408889634)
 FLOOR = gl.constexpr(-110.0)
@@ -50,8 +59,6 @@ TILES = gl.constexpr(gl.BlockedLayout([1, 1, 8], [1, 8, 4], [4, 1, 1], [2, 1, 0]
 ROWS = gl.constexpr(gl.DotOperandLayout(0, PRODUCTS, 8))
 COLUMNS = gl.constexpr(gl.DotOperandLayout(1, PRODUCTS, 8))
 
-WIDE_ROWS = gl.constexpr(gl.DotOperandLayout(0, WIDE, 8))
-WIDE_COLUMNS = gl.constexpr(gl.DotOperandLayout(1, WIDE, 8))
 PLAIN_ROWS = gl.constexpr(gl.DotOperandLayout(0, WIDE, 2))
 PLAIN_COLUMNS = gl.constexpr(gl.DotOperandLayout(1, WIDE, 2))
 
@@ -158,32 +165,6 @@ def _total(totals_s, block: gl.constexpr):
 
 
 @gluon.jit
-def _store_near(x, found, first, left, h, H: gl.constexpr):
-    """Write the scores of blocks with themselves to ``[rows, H, C]``."""
-    of_block: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, PRODUCTS))
-    block = gl.arange(0, 4, layout=of_block)[:, None, None]
-    of_row: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, PRODUCTS))
-    row = gl.arange(0, BLOCK, layout=of_row)[None, :, None]
-    of_column: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, PRODUCTS))
-    column = gl.arange(0, BLOCK, layout=of_column)[None, None, :]
-    token = block * BLOCK + row
-    places = (first * H + h) * C + token * (H * C) + block * BLOCK + column
-    found = gl.where(row >= column, found, 0.0).to(x.dtype.element_ty)
-    gl.store(x + places, found, mask=token + 0 * column < left)
-
-
-@gluon.jit
-def _store_far(x, found, own: gl.constexpr, before: gl.constexpr, first, left, h, H: gl.constexpr):
-    """Write a column of blocks of scores; the block of rows ``own`` is written elsewhere."""
-    token = gl.arange(0, C, layout=gl.SliceLayout(1, WIDE))[:, None]
-    column = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, WIDE))[None, :]
-    places = (first * H + h) * C + token * (H * C) + before * BLOCK + column
-    block = token // BLOCK + 0 * column
-    found = gl.where(block >= before, found, 0.0).to(x.dtype.element_ty)
-    gl.store(x + places, found, mask=(token < left) & (block != own))
-
-
-@gluon.jit
 def _strengths(erase, block: gl.constexpr, first, left, h, H: gl.constexpr):
     """Strengths of a block's tokens, as a row."""
     token = block * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, WIDE))
@@ -213,10 +194,10 @@ def _multiply(target, x, tile_s, left, stride: gl.constexpr):
     for block in gl.static_range(4):
         columns = tile_s.slice(block * BLOCK, BLOCK).load(PLAIN_COLUMNS)
         acc = mma_v2(x[block], columns, acc)
-    rows = gl.arange(0, C, layout=gl.SliceLayout(1, WIDE))[:, None]
-    columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, WIDE))[None, :]
-    places = target + rows * stride + columns
-    gl.store(places, acc.to(target.dtype.element_ty), mask=rows + 0 * columns < left)
+    found = gl.convert_layout(acc.to(target.dtype.element_ty), PAIRS)
+    rows = gl.arange(0, C, layout=gl.SliceLayout(1, PAIRS))[:, None]
+    columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, PAIRS))[None, :]
+    gl.store(target + rows * stride + columns, found, mask=rows + 0 * columns < left)
 
 
 @gluon.jit
@@ -233,6 +214,7 @@ def _write_solved(
     tensors,
     left_s,
     value_s,
+    square_s,
     first,
     left,
     h,
@@ -262,10 +244,7 @@ def _write_solved(
         wrong *= strength
     x_0, x_1, x_2, x_3 = inverse(wrong, wrong_0, wrong_1, wrong_2)
     if WITH_INVERSE:
-        _store_far(solved, x_0, -1, 0, first, left, h, H)
-        _store_far(solved, x_1, -1, 1, first, left, h, H)
-        _store_far(solved, x_2, -1, 2, first, left, h, H)
-        _store_far(solved, x_3, -1, 3, first, left, h, H)
+        store_square(solved, (x_0, x_1, x_2, x_3), square_s, first, left, h, H)
     if not CHANNELS:
         x_0 *= _strengths(erase, 0, first, left, h, H)
         x_1 *= _strengths(erase, 1, first, left, h, H)
@@ -473,18 +452,24 @@ def channel_pairs(
         whole = total_low * before * behind
         totals_at = totals + slot * K + step + channel + 0 * inner
         gl.store(totals_at, whole, mask=here == 0)
-    _store_near(scores, near * scale, first, left, h, H)
-    _store_far(scores, far_0 * scale, 0, 0, first, left, h, H)
-    _store_far(scores, far_1 * scale, 1, 1, first, left, h, H)
-    _store_far(scores, far_2 * scale, 2, 2, first, left, h, H)
-    none = gl.zeros([C, BLOCK], gl.float32, layout=WIDE)
-    _store_far(scores, none, 3, 3, first, left, h, H)
+    column = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, WIDE))[None, :]
+    row = gl.arange(0, C, layout=gl.SliceLayout(1, WIDE))[:, None]
+    own = gl.where(row % BLOCK >= column, as_column(near), 0.0) * scale
+    square_s = gl.allocate_shared_memory(dtype, [C, C], plain)
+    asked = (
+        gl.where(row < BLOCK, own, far_0 * scale),
+        gl.where(row < 2 * BLOCK, own, far_1 * scale),
+        gl.where(row < 3 * BLOCK, own, far_2 * scale),
+        own,
+    )
+    store_square(scores, asked, square_s, first, left, h, H)
     if ERASE:
         _write_solved(
             (wrong, wrong_0, wrong_1, wrong_2),
             (v, erase, write, w, u, solved),
             left_s,
             value_s,
+            square_s,
             first,
             left,
             h,

@@ -15,10 +15,10 @@ from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 
 from fla_backend_cuda.hopper.kernels.warps import BLOCK, PRODUCTS, WIDE, C, no_products
 
-ROWS = gl.constexpr(gl.DotOperandLayout(0, PRODUCTS, 1))
-COLUMNS = gl.constexpr(gl.DotOperandLayout(1, PRODUCTS, 1))
-WIDE_ROWS = gl.constexpr(gl.DotOperandLayout(0, WIDE, 1))
-WIDE_COLUMNS = gl.constexpr(gl.DotOperandLayout(1, WIDE, 1))
+ROWS = gl.constexpr(gl.DotOperandLayout(0, PRODUCTS, 2))
+COLUMNS = gl.constexpr(gl.DotOperandLayout(1, PRODUCTS, 2))
+WIDE_ROWS = gl.constexpr(gl.DotOperandLayout(0, WIDE, 2))
+WIDE_COLUMNS = gl.constexpr(gl.DotOperandLayout(1, WIDE, 2))
 
 
 @gluon.jit
