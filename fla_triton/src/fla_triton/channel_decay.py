@@ -199,8 +199,7 @@ class Kernels:
     ) -> Tensor:
         """States before each chunk; ``reverse``: gradients of the states after each."""
         q, _, _ = qkv(call)
-        problem = todo.problem
-        size = todo.plan.tiles.chunk_size
+        problem, size = todo.problem, todo.plan.tiles.chunk_size
         states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
         start = self._starts(call, todo, made, operands, start, reverse)
         ends = (start, states, last, None)

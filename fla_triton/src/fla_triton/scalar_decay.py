@@ -32,10 +32,11 @@ from fla_triton.calls import (
 from fla_triton.kernels.gradients import chunk_gradients, gate_gradients
 from fla_triton.kernels.outputs import chunk_outputs
 from fla_triton.kernels.recurrent import recurrent_outputs
-from fla_triton.kernels.states import chain, chunk_states
+from fla_triton.kernels.states import chunk_states
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, Tiles, decode_plan, plan
 from fla_triton.profiles import Profile
+from fla_triton.segments import starts_of
 from fla_triton.tables import Choose, no_table
 
 Outputs = tuple[Tensor, ...]
@@ -155,8 +156,7 @@ class Kernels:
     ) -> Tensor:
         """States before each chunk; ``reverse``: gradients of the states after each."""
         q, _, _ = qkv(call)
-        problem = todo.problem
-        size = todo.plan.tiles.chunk_size
+        problem, size = todo.problem, todo.plan.tiles.chunk_size
         states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
         start = self._starts(call, todo, operands, start, reverse)
         self._over_time(call, todo, "states", operands, (start, states, last, None), reverse)
@@ -171,22 +171,11 @@ class Kernels:
         reverse: bool = False,
     ) -> Tensor | None:
         """The state before each segment, ``[N, H, segments, K, V]``; of one it is ``start``."""
-        q, _, _ = qkv(call)
-        problem, planned = todo.problem, todo.plan
-        if planned.segments == 1:
-            return start
-        heads = problem.sequences * problem.heads
-        joints = float32(q, heads, planned.segments, problem.K, problem.V)
-        logs = float32(q, heads, planned.segments)
-        self._over_time(call, todo, "totals", operands, (None, None, joints, logs), reverse)
-        sizes = {"K": problem.K, "V": problem.V, "HAS_GK": False}
-        launching = planned.launches["chain"]
-        todo.launches.run(
-            "dchain" if reverse else "chain",
-            (joints, logs, start, planned.segments),
-            lambda: (chain, launching, {**sizes, "HAS_START": start is not None}),
-        )
-        return joints
+
+        def add(joints: Tensor, logs: Tensor) -> None:
+            self._over_time(call, todo, "totals", operands, (None, None, joints, logs), reverse)
+
+        return starts_of(todo, operands[0], start, add, by_row=False, reverse=reverse)
 
     def _over_time(
         self,
