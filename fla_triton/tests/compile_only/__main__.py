@@ -6,7 +6,7 @@ chip has a process of its own, since kernels remember the compiler they met firs
     --thorough        every dtype, feature and size; otherwise those of most models
     --report FOLDER   write what was compiled, for the table of supported hardware; what a file of
                       the same toolchain says of other contracts stays
-    --control NAME    compile a kernel that must be found faulty instead
+    --control NAME .. compile kernels that must be found faulty instead
     --only TEXT       contracts of these names, a pattern
     --kernels MODULE  a chip's own kernels, its ``FAMILIES``, in place of the portable ones
 """
@@ -82,7 +82,7 @@ def main() -> int:
     parser.add_argument("archs", nargs="+", metavar="ARCH")
     parser.add_argument("--thorough", action="store_true")
     parser.add_argument("--report", type=Path)
-    parser.add_argument("--control", choices=CONTROLS)
+    parser.add_argument("--control", nargs="+", default=(), choices=CONTROLS)
     parser.add_argument("--only", default="*")
     parser.add_argument("--kernels", metavar="MODULE")
     options = parser.parse_args()
@@ -92,7 +92,7 @@ def main() -> int:
     chip = target(options.archs[0])
     begin = time.perf_counter()
     if options.control:
-        wrong = CONTROLS[options.control](chip)
+        wrong = [f"{name}: {text}" for name in options.control for text in CONTROLS[name](chip)]
     else:
         own = None if options.kernels is None else import_module(options.kernels).FAMILIES
         chosen = [one for one in subjects(own) if fnmatchcase(one.row.contract, options.only)]
