@@ -25,6 +25,8 @@ class OpenCL:
     def __init__(self) -> None:
         # The wheel's own registration names the folder it was built in.
         os.environ["OCL_ICD_VENDORS"] = _library()
+        # Otherwise code that is not optimised has no subgroups.
+        os.environ["CL_CONFIG_CPU_O0_VECTORIZATION"] = "1"
         import pyopencl
 
         self._cl = pyopencl
@@ -35,7 +37,8 @@ class OpenCL:
     def load(self, name: str, code: bytes) -> Any:
         """Build a kernel."""
         program = self._cl.Program(self._context, code)
-        program.build()
+        # Of large kernels a pass of the optimiser crashes every now and then, and takes longest.
+        program.build(options=["-cl-opt-disable"])
         return self._cl.Kernel(program, name)
 
     def launcher(self, source: Any, metadata: Any) -> Callable[..., None]:
