@@ -77,7 +77,17 @@ def test_a_block_is_a_matrix_where_it_has_two_axes() -> None:
 
 
 def test_a_state_has_rows_wherever_its_key_channels_are() -> None:
-    assert Layout(("N", "H", "K", "V")).state_rows(X) == 3
-    assert Layout(("N", "H", "V", "K")).state_rows(X) == 4
-    assert Layout(("B", "NT", "H", "K", "V")).state_rows(X[:, :, None]) == 6 * 3
-    assert Layout(("B", "T", "H", "K")).state_rows(X) == 0
+    assert Layout(("N", "H", "K", "V")).few_rows(X) == 3
+    assert Layout(("N", "H", "V", "K")).few_rows(X) == 4
+    assert Layout(("B", "NT", "H", "K", "V")).few_rows(X[:, :, None]) == 6 * 3
+
+
+def test_numbers_of_tokens_are_rows_and_vectors_are_not_counted() -> None:
+    assert Layout(("B", "T", "H")).few_rows(X[..., 0]) == 6
+    packed = Layout(("B", "T", "H"), (0, 1, 1, 6))
+    rows = packed.few_rows(X[:1, ..., 0])
+    assert rows.flatten().tolist() == [1, 0, 5]
+    assert (packed.block_mean(X[:1, ..., 0]) * rows).shape == (3, 1, 3)
+    assert Layout(("B", "T", "H", "K")).few_rows(X).isinf()
+    assert Layout(("N", "H", "K")).few_rows(X[..., 0]).isinf()
+    assert Layout(("HV",)).few_rows(X.flatten()).isinf()

@@ -12,15 +12,17 @@ from fla_conformance.case import Case
 from fla_conformance.cli import app
 from fla_conformance.faults import FAULTS, Fault, Finding, Sighting, hunt, hunts
 from fla_conformance.faults.fault import wrong
-from fla_conformance.faults.hunt import discriminates, mutated_gold
+from fla_conformance.faults.hunt import discriminates, is_certain, mutated_gold
 from fla_conformance.faults.maths import right
 from fla_conformance.faults.plant import planted
 from fla_conformance.grid import grid
 from fla_conformance.laws import LAWS
-from fla_conformance.numerics import gold
+from fla_conformance.numerics import gold, judge
 from fla_conformance.result import Outcome
 from fla_conformance.run import run_case
+from fla_core.call import Call
 from fla_core.contracts import CONTRACTS
+from fla_core.lowerings import Outputs
 
 RIGHT = wrong("right", "nothing is wrong", right)
 CASE = Case(
@@ -70,6 +72,24 @@ def test_mutated_gold_of_no_fault_is_gold() -> None:
     assert set(found) == set(expected)
     for name, value in expected.items():
         assert float((found[name] - value).abs().max()) < 1e-12
+
+
+def test_what_roundings_may_hide_is_no_survivor() -> None:
+    """Just beyond a limit it is hidden in one direction of the two; far beyond it never is."""
+    case = CASE.but(dtype="bfloat16", direction="fwd")
+    own = judge(case, mutated_gold(_scaled(1e-3), case), gold(case)).margins["o"].gain
+    for sign in (1, -1):
+        assert not is_certain(_scaled(sign * 1.001e-3 / own), case)
+        assert discriminates(_scaled(sign * 1.001e-3 / own), case)
+        assert is_certain(_scaled(sign * 2e-3 / own), case)
+
+
+def _scaled(by: float) -> Fault:
+    def maths(call: Call) -> Outputs:
+        outputs = right(call)
+        return {**outputs, "o": outputs["o"] * (1 + by)}
+
+    return wrong("scaled", "outputs are too large", maths)
 
 
 def test_a_fault_that_no_case_can_tell_survives() -> None:

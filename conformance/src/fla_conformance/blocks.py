@@ -39,12 +39,19 @@ class Layout:
             return []
         return [part.movedim(axes[-2:], (-2, -1)) for part in self._sequences(x) if part.numel()]
 
-    def state_rows(self, x: Tensor) -> int:
-        """Rows in a block of states; 0 for what is no state."""
-        if not {"K", "V"}.issubset(self.letters):
-            return 0
-        named = zip(self.letters, x.shape, strict=True)
-        return math.prod(size for letter, size in named if letter not in _WHOSE | {"V"})
+    def few_rows(self, x: Tensor) -> Tensor:
+        """Rows in each block, for every block; infinitely many where their number does not count.
+
+        It counts for states, whose rows are sums over all tokens, and where a row is one number.
+        """
+        named = list(zip(self.letters, x.shape, strict=True))
+        if {"K", "V"}.issubset(self.letters):
+            return _scalar(math.prod(n for letter, n in named if letter not in _WHOSE | {"V"}), x)
+        if not (self.is_indexed and self.letters[-1] in ("H", "HV")):
+            return _scalar(math.inf, x)
+        if not self._is_packed:
+            return _scalar(math.prod(n for letter, n in named if letter not in _WHOSE), x)
+        return x.new_tensor(self._lengths).view(-1, *[1] * (x.dim() - 1))
 
     @property
     def _is_packed(self) -> bool:
@@ -53,8 +60,11 @@ class Layout:
     def _sequences(self, x: Tensor) -> Sequence[Tensor]:
         if not self._is_packed:
             return [x]
-        lengths = [end - begin for begin, end in pairwise(self.bounds or ())]
-        return x.split_with_sizes(lengths, self.letters.index("T"))
+        return x.split_with_sizes(self._lengths, self.letters.index("T"))
+
+    @property
+    def _lengths(self) -> list[int]:
+        return [end - begin for begin, end in pairwise(self.bounds or ())]
 
     def _mean(self, x: Tensor) -> Tensor:
         over = [axis for axis, letter in enumerate(self.letters) if letter not in _WHOSE]
@@ -76,12 +86,16 @@ class Layout:
         if not self.is_indexed or not rows.numel():
             return blocks.expand_as(rows) if not self.is_indexed else rows
         if self._is_packed:
-            lengths = torch.tensor([end - begin for begin, end in pairwise(self.bounds or ())])
+            lengths = torch.tensor(self._lengths, dtype=torch.long)
             return blocks.repeat_interleave(lengths, 0).movedim(0, self.letters.index("T"))
         for axis, letter in enumerate(self.letters[: rows.dim()]):
             if letter not in _WHOSE:
                 blocks = blocks.unsqueeze(axis)
         return blocks.expand_as(rows)
+
+
+def _scalar(value: float, like: Tensor) -> Tensor:
+    return like.new_tensor(value, dtype=torch.float64)
 
 
 def mean(x: Tensor, axes: list[int]) -> Tensor:

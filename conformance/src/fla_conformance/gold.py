@@ -30,9 +30,12 @@ on average. Otherwise gradients that vanish for a reason of structure (of a gate
 that its own normaliser cancels) and rows of one number, whose spread may be small by chance, would
 ask for more digits than arithmetic has.
 
-Nor is a state of few key channels held to more than its rows are. Every row of a state is a sum
-over all tokens, and one of them may stray as far as the budget of a row lets it; of n rows it alone
-makes the block that far over sqrt(n). Blocks of tokens have as many rows as their sums have terms.
+Nor is a block of few rows held to more than its rows are, where a row is a sum over all tokens (of
+a state) or one number (of a token's gate). One of them may stray as far as the budget of a row lets
+it; of n rows it alone makes the block that far over sqrt(n). Errors of one number, over a unit of
+eight, are spread like Student's t: of a hundred and more sequences of one token, some would be
+beyond four units whoever computes them. Other blocks of tokens have as many rows as their sums have
+terms, and many numbers in each.
 """
 
 from __future__ import annotations
@@ -257,8 +260,8 @@ def _unit(
 
     block, row = unit(layout.block_mean), unit(layout.row_mean)
     limit = layout.to_rows(block, row) * (budget.block / budget.token)
-    if rows := layout.state_rows(value):
-        block = block * max(1.0, budget.token / budget.block / math.sqrt(rows))
+    few = (budget.token / budget.block) / layout.few_rows(value).sqrt()
+    block = block * few.clamp_min(1.0).nan_to_num(1.0, 1.0)
     gain_unit = _gain_unit(value, moves, block, layout, dtype, step)
     return Unit(block, torch.maximum(row, limit), gain_unit)
 

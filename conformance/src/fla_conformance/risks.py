@@ -160,8 +160,9 @@ def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
                 yield Risk(base, sizes, dtype=dtype, core=core)
     yield Risk(base, {"T": 0}, core=True)
     yield Risk(base, {"B": 0})
-    for lengths in PACKED[1:]:
-        yield Risk(base, lengths=lengths, core=lengths in (PACKED[1], MANY))
+    for lengths in PACKED[1:-1]:
+        yield Risk(base, lengths=lengths, core=lengths == PACKED[1])
+    yield Risk(base, {"H": 1}, lengths=MANY, core=True)
     yield Risk(base, BLOCKS, core=True)
     # Memory so long that what is lost between two chunks adds up over all of them.
     regime = "long_memory" if _is_gated(contract) else "plain"

@@ -16,6 +16,8 @@ from fla_core.differentiable import Backward, Forward
 from fla_core.lowerings import Outputs
 from fla_core.slots import Slots
 
+Where = Callable[[Case], bool]
+
 Maths = Callable[[Call], Outputs]
 """Outputs of a raw call by name, differentiable, in the precision of its tensors."""
 
@@ -45,6 +47,7 @@ class Fault:
         claims: what the implementation claims nevertheless.
         strided: whether it takes strided tensors as they are.
         pooled: what serves states in a pool; None leaves them to core.
+        where: calls in which it shows, by their sizes; None for all.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Fault:
     claims: frozenset[str] = frozenset()
     strided: bool = False
     pooled: Pooled | None = None
+    where: Where | None = None
 
     def concerns(self, contract: Contract) -> bool:
         """Whether the contract can have this fault."""
@@ -68,6 +72,8 @@ class Fault:
         """Whether a call has what the fault needs and looks at what it breaks."""
         required = (spec.name for spec in case.definition.inputs if not spec.optional)
         looked_at = not self.backward or case.direction == "bwd"
+        if self.where is not None and not self.where(case):
+            return False
         return looked_at and self.needs <= {*features_of(case), *required, *(case.options or ())}
 
 
@@ -78,9 +84,10 @@ def wrong(
     *needs: str,
     contracts: tuple[str, ...] = (),
     backward: bool = False,
+    where: Where | None = None,
 ) -> Fault:
     """A fault of mathematics."""
-    return Fault(name, what, maths, None, frozenset(needs), contracts, backward)
+    return Fault(name, what, maths, None, frozenset(needs), contracts, backward, where=where)
 
 
 def unruly(
@@ -90,6 +97,7 @@ def unruly(
     *laws: str,
     claims: frozenset[str] = frozenset(),
     strided: bool = False,
+    needs: frozenset[str] = frozenset(),
 ) -> Fault:
     """A fault of manners."""
-    return Fault(name, what, None, make, laws=laws, claims=claims, strided=strided)
+    return Fault(name, what, None, make, needs, laws=laws, claims=claims, strided=strided)

@@ -45,6 +45,14 @@ def _other_groups(call: Call) -> Outputs:
     return right(without(call, "gva", q=call.q[:, :, heads], k=call.k[:, :, heads]))
 
 
+def _shifted_groups(call: Call) -> Outputs:
+    """A quotient taken as a shift: right where it is a power of two."""
+    group = call.v.shape[2] // call.q.shape[2]
+    heads = torch.arange(call.v.shape[2]) >> (group.bit_length() - 1)
+    heads = heads.clamp_max(call.q.shape[2] - 1)
+    return right(without(call, "gva", q=call.q[:, :, heads], k=call.k[:, :, heads]))
+
+
 def _row_reversed(call: Call) -> Outputs:
     flipped = {name: x.flip(1) for name, x in present(call, TIMED).items()}
     outputs = right(without(call, "reverse", **flipped))
@@ -101,6 +109,12 @@ FAULTS = (
         "strength-not-doubled", "neg_eigval is not looked at", _dropped("neg_eigval"), "neg_eigval"
     ),
     wrong("groups-interleaved", "value head j reads key head j % H", _other_groups, "gva"),
+    wrong(
+        "groups-shifted",
+        "value head j reads key head j >> log2 of the group",
+        _shifted_groups,
+        "gva",
+    ),
     wrong("reverse-ignored", "reverse is not looked at", _dropped("reverse"), "reverse"),
     wrong(
         "row-reversed",

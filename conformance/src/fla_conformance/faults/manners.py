@@ -13,6 +13,7 @@ from fla_conformance.faults.fault import Functions, Maths, unruly
 from fla_conformance.faults.maths import right
 from fla_core.call import Call
 from fla_core.differentiable import Outputs, differentiable
+from fla_core.seqlens import SeqLens
 
 Change = Callable[[Outputs, Call], Outputs]
 
@@ -140,6 +141,18 @@ def _stale() -> Functions:
     return _after(change)
 
 
+def _remembers_lengths() -> Functions:
+    kept: dict[object, SeqLens] = {}
+
+    def maths(call: Call) -> dict[str, Tensor]:
+        if call.seqlens is None:
+            return right(call)
+        seqlens = SeqLens(call.seqlens.device, call.seqlens.bounds)
+        return right(replace(call, seqlens=kept.setdefault((call.q.shape, seqlens.count), seqlens)))
+
+    return functions(maths)
+
+
 Gradients = Mapping[str, Tensor]
 
 
@@ -209,6 +222,13 @@ FAULTS = (
         "keeps-buffer", "every call of a shape returns the same memory", _keeps_buffer, "repeat"
     ),
     unruly("stale", "a call returns what the one before it computed", _stale, "repeat"),
+    unruly(
+        "remembers-lengths",
+        "boundaries are remembered by the shape of the call",
+        _remembers_lengths,
+        "refill",
+        needs=frozenset({"varlen"}),
+    ),
     unruly("minds-needs", "dq is doubled where dv is not wanted", _minds_needs, "gradmask"),
     unruly(
         "invents-gradients", "no incoming gradient is taken as ones", _invents_gradients, "gradmask"

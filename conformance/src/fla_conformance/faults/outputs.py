@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from fla_conformance.case import Case
 from fla_conformance.faults.fault import Maths, wrong
 from fla_conformance.faults.maths import (
     edge,
@@ -21,6 +22,11 @@ from fla_conformance.faults.maths import (
 )
 from fla_core.call import Call
 from fla_core.lowerings import Outputs
+
+_BLOCKS = 128
+"""Beyond so many of something, what comes later is left out."""
+
+_TOKENS = 4096
 
 _TILE = 16
 """Tail masks are planted at tiles of 16, the smallest that matrix units have."""
@@ -107,6 +113,39 @@ def _includes_next(call: Call) -> Outputs:
     return inside(call, compute)
 
 
+def _later_blocks(o: Tensor, call: Call) -> Tensor:
+    """Only so many heads of sequences have a block of threads."""
+    index = torch.arange(o.shape[0] * o.shape[2]).view(o.shape[0], 1, o.shape[2], 1)
+    return o * (index < _BLOCKS)
+
+
+def _later_sequences(o: Tensor, call: Call) -> Tensor:
+    bounds = call.bounds or ()
+    return _until(o, bounds[_BLOCKS] if len(bounds) > _BLOCKS else o.shape[1])
+
+
+def _until(o: Tensor, end: int) -> Tensor:
+    return torch.cat([o[:, :end], o[:, end:] * 0], 1)
+
+
+def _later_values(o: Tensor, call: Call) -> Tensor:
+    first = o[..., :_BLOCKS]
+    return torch.cat([first, first[..., : o.shape[-1] - first.shape[-1]]], -1)
+
+
+def _later_keys(call: Call) -> Outputs:
+    q: Tensor = call.q
+    return right(call.but(q=torch.cat([q[..., :_BLOCKS], q[..., _BLOCKS:] * 0], -1)))
+
+
+def _packed_by_default(call: Call) -> float:
+    return call.scale if call.bounds is None else float(call.q.shape[-1]) ** -0.5
+
+
+def _sequences(case: Case) -> int:
+    return len(case.lengths or ())
+
+
 def _scaled(factor: Callable[[Call], float]) -> Maths:
     return lambda call: right(replace(call, scale=factor(call)))
 
@@ -133,5 +172,43 @@ FAULTS = (
         "the caller's scale is ignored for the default",
         _scaled(lambda call: float(call.q.shape[-1]) ** -0.5),
         "scale",
+    ),
+    wrong(
+        "scale-default-packed",
+        "packed sequences get the default scale",
+        _scaled(_packed_by_default),
+        "scale",
+        "varlen",
+    ),
+    wrong(
+        "later-blocks",
+        "of heads of sequences, only the first 128 are written",
+        _in_o(_later_blocks),
+        where=lambda case: case.sizes["B"] * case.sizes["HV"] > _BLOCKS,
+    ),
+    wrong(
+        "later-sequences",
+        "of packed sequences, only the first 128 are written",
+        _in_o(_later_sequences),
+        "varlen",
+        where=lambda case: _sequences(case) > _BLOCKS,
+    ),
+    wrong(
+        "later-values",
+        "value channels after 128 get what the first ones get",
+        _in_o(_later_values),
+        where=lambda case: case.sizes["V"] > _BLOCKS,
+    ),
+    wrong(
+        "later-keys",
+        "key channels after 128 are not read",
+        _later_keys,
+        where=lambda case: case.sizes["K"] > _BLOCKS,
+    ),
+    wrong(
+        "later-tokens",
+        "tokens after 4096 are not written",
+        _in_o(lambda o, call: _until(o, _TOKENS)),
+        where=lambda case: case.sizes["T"] > _TOKENS,
     ),
 )

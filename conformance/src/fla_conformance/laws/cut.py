@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fla_conformance.inputs import Inputs
 from fla_core.contract import TensorSpec
+
+if TYPE_CHECKING:
+    from fla_conformance.laws.runner import Ran
 
 
 def axis_of(inputs: Inputs, name: str, letter: str) -> int | None:
@@ -67,6 +71,23 @@ def sequence(inputs: Inputs, index: int) -> Inputs:
     alone = narrowed(window(inputs, begin, begin + lengths[index]), "N", index, index + 1)
     features = alone.features - {"varlen"}
     return replace(alone, features=features, cu_seqlens=None, cu_seqlens_cpu=None)
+
+
+def together(inputs: Inputs, alone: Sequence[Ran]) -> dict[str, Tensor]:
+    """Results of a packed call, put together from those of its sequences."""
+    found = {}
+    for name in alone[0].outputs:
+        axis = 1 if axis_of(inputs, name, "T") is not None else 0
+        found[name] = torch.cat([ran.outputs[name] for ran in alone], dim=axis)
+    for name in alone[0].gradients:
+        each = [ran.gradients[name] for ran in alone]
+        if axis_of(inputs, name, "T") is not None:
+            found[f"d{name}"] = torch.cat(each, dim=1)
+        elif axis_of(inputs, name, "N") is not None:
+            found[f"d{name}"] = torch.cat(each, dim=0)
+        else:  # a parameter that all sequences share
+            found[f"d{name}"] = torch.stack(each).sum(0)
+    return found
 
 
 def with_tensors(inputs: Inputs, **tensors: Tensor | None) -> Inputs:
