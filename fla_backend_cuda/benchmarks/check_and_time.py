@@ -3,7 +3,7 @@
     python check_and_time.py [--ops GLOB ...] [--variant chunk] [--budget ci|full|none|NUMBER]
         [--workers 14] [--anyway]
         [--shapes main long wide small varlen prefill gva2 gva4] [--decode] [--first]
-        [--profile] [--proofs lengths repeat capture memcheck] [--json FILE]
+        [--profile] [--proofs lengths repeat capture memcheck] [--limit 600] [--json FILE]
 
 Processes share out the compiling of what is timed, then the suite's grid of forward and backward
 cases of every implementation that the plugin declares. Only contracts whose cases all passed go
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -112,15 +113,25 @@ def prove(options: argparse.Namespace, contracts: Iterable[str]) -> bool:
             if checker is not None:
                 odd = memcheck.watched(checker, [*plain, "--only", "odd"])
                 running.append((_started(odd, memcheck.ENVIRONMENT), memcheck.fault))
+        end = time.monotonic() + options.limit
         for process, judge in running:
-            text, _ = process.communicate()
-            trouble = judge(process.returncode, text)
+            text, late = ended(process, end - time.monotonic())
+            trouble = late or judge(process.returncode, text)
             lines = text.splitlines()
             print("\n".join(lines if trouble and len(lines) < SHOWN else lines[-12:]))
             if trouble:
                 print(f"  {trouble}", flush=True)
                 held = False
     return held
+
+
+def ended(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+    """Wait for a proof: what it printed, and that it was ended with all it had started if late."""
+    try:
+        return process.communicate(timeout=max(seconds, 0.0))[0], ""
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0], "did not end in time and was ended"
 
 
 def _fault(status: int, text: str) -> str:
@@ -134,6 +145,7 @@ def _started(command: list[str], more: Mapping[str, str]) -> subprocess.Popen[st
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,  # a group of its own, to be ended whole
     )
 
 
@@ -216,6 +228,7 @@ def main() -> int:
     parser.add_argument("--failures", type=int, default=12, help="shown for each contract")
     parser.add_argument("--shapes", nargs="*", default=["main"], choices=[*SHAPES, "all"])
     parser.add_argument("--proofs", nargs="*", default=[])
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds for the proofs")
     parser.add_argument("--decode", action="store_true")
     parser.add_argument("--first", action="store_true", help="first calls, nothing compiled")
     parser.add_argument("--profile", action="store_true", help="device time of each kernel")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fla_triton.declared import ROWS
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import calls
+import check_and_time
 
 
 @pytest.mark.parametrize("contract", [row.contract for row in ROWS])
@@ -25,3 +27,24 @@ def test_every_family_is_timed_packed_and_dense(contract: str) -> None:
         assert len(workload.lengths) == 32
         assert sum(workload.lengths) == workload.sizes["T"] == 32768
     assert [w.sizes["B"] for w in calls.steps(contract, torch.bfloat16)] == [1, 64]
+
+
+def test_a_proof_that_does_not_end_is_ended_with_what_it_started() -> None:
+    sleeper = "import time; time.sleep(60)"
+    program = (
+        f"import subprocess, sys; print('begun', flush=True);"
+        f" subprocess.run([sys.executable, '-c', {sleeper!r}])"
+    )
+    start = time.monotonic()
+    process = check_and_time._started([sys.executable, "-c", program], {})
+    assert process.stdout is not None
+    text, late = check_and_time.ended(process, 5.0)
+    assert text == "begun\n"
+    assert "did not end" in late
+    assert time.monotonic() - start < 30  # its child held the pipe open, and is gone too
+
+
+def test_a_proof_that_ends_is_not_late() -> None:
+    process = check_and_time._started([sys.executable, "-c", "print('done')"], {})
+    assert check_and_time.ended(process, 60.0) == ("done\n", "")
+    assert process.returncode == 0
