@@ -11,6 +11,7 @@ of them. Only ``wheels`` installs into a fresh one: that is its point.
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -58,6 +59,9 @@ INTERPRETED = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250", "p
 XPU_PYTHONS = ("3.10", "3.11", "3.12")
 # Long enough that a worker a core pays; by file, since fixtures build wheels once a module.
 PARALLEL = ("fla_core", "conformance", "examples", "docs")
+# The suite as its users run it, on the sample plugins and on the generated one: of session suite.
+VERDICTS = ("conformance/tests/test_samples.py", "conformance/tests/test_new_plugin.py")
+SUITE_SECONDS = 8 * 60
 
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "venv"
@@ -83,6 +87,8 @@ def run_pytest(session: nox.Session, folder: str, *args: str) -> None:
     options = [f"--rootdir={folder}", f"--timeout={TEST_TIMEOUT_SECONDS}"]
     if folder in PARALLEL:
         options += ["-n", "auto", "--dist", "loadfile"]
+    if not args:
+        options += [f"--ignore={path}" for path in VERDICTS if path.startswith(f"{folder}/")]
     in_dev(session, "pytest", *options, *selected, *session.posargs)
 
 
@@ -221,7 +227,8 @@ def kernels(session: nox.Session) -> None:
     tests = ("fla_triton/tests", "fla_backend_cuda/tests/test_hopper.py")
     session.run("pytest", *options, *parallel, *tests, env={"OMP_NUM_THREADS": "1"})
     compile_kernels(session, *COMPILED_IN_CI)
-    compile_kernels(session, "sm90", "--kernels", "fla_backend_cuda.hopper.delta")
+    for module in ("delta", "decay"):
+        compile_kernels(session, "sm90", "--kernels", f"fla_backend_cuda.hopper.{module}")
 
 
 @nox.session(default=False)
@@ -278,22 +285,44 @@ def hostile(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["dev"], default=False)
 def conformance(session: nox.Session) -> None:
-    """Tests of the conformance suite."""
+    """Tests of the conformance suite, but for its verdicts on plugins; ``suite`` has those."""
     run_pytest(session, "conformance")
 
 
-def run_suite(session: nox.Session, budget: str) -> None:
-    """Prove the reference up to the highest level, by the conformance suite as anybody runs it."""
+def run_suite(session: nox.Session, budget: str, *verdicts: str) -> None:
+    """Prove the reference up to the highest level, by the conformance suite as anybody runs it.
+
+    Args:
+        session: what runs.
+        budget: how much of the grid.
+        verdicts: tests of what the suite says of other plugins, to run beside it.
+    """
     named = ("--fla-plugin=reference", "--fla-level=L4", f"--fla-budget={budget}")
     parallel = ("-n", "auto", "--dist", "worksteal")
-    options = ("--rootdir=conformance", "--pyargs", "fla_conformance", "-q")
+    options = ("--rootdir=conformance", *verdicts, "--pyargs", "fla_conformance", "-q")
     in_dev(session, "pytest", *options, *parallel, *named, *session.posargs)
+
+
+def spent() -> float:
+    """Seconds of processors that programs run from here have taken so far; 0 on Windows."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 @nox.session(venv_backend="none", requires=["dev"])
 def suite(session: nox.Session) -> None:
-    """The conformance suite on the reference, on a seeded part of the grid."""
-    run_suite(session, "ci")
+    """The conformance suite on the reference, on a seeded part of the grid, and on the samples.
+
+    The samples are right, wrong, partial or hostile, and each must get its verdict. Two processors
+    have eight minutes; what they take in all is looked at, since that hardly depends on what else
+    a machine does.
+    """
+    begin, before = time.monotonic(), spent()
+    run_suite(session, "ci", *VERDICTS)
+    taken, used = time.monotonic() - begin, spent() - before
+    session.log(f"{taken:.0f} s, {used:.0f} s of processors; {2 * SUITE_SECONDS} s may be used")
+    if used > 2 * SUITE_SECONDS:
+        session.error(f"the suite used {used:.0f} s of processors, expected {2 * SUITE_SECONDS}")
 
 
 @nox.session(venv_backend="none", requires=["dev"], default=False)
