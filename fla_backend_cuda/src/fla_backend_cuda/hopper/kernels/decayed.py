@@ -14,7 +14,12 @@ Where every key channel has its own decay (``CHANNEL``), q and k come weighted w
 the scores P are given, and so is what a chunk leaves of each row of S (``channel_prepare``).
 
 Bytes of a head and tile of 64 columns: q, k and v read and o written, for channels C of P a token
-besides. Flops a token and head: 4 K V + 2 C V, and 2 C K for each tile of V unless ``CHANNEL``.
+besides; k and v once more where a second half walks over the first. Flops a token and head:
+4 K V + 2 C V, and 2 C K for each tile of V unless ``CHANNEL``.
+
+Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16 with one decay a head that does not
+change: 0.118 ms in two halves, 54 % of the rate of copying for what is read and written once, and
+0.159 in one piece, 1.24 us a chunk.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.

@@ -36,7 +36,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from fla_backend_cuda.hopper.kernels.copies import copy_steps, copy_tile, first_slot, sequence_at
+from fla_backend_cuda.hopper.kernels.copies import (
+    barriers_of,
+    copy_steps,
+    copy_tile,
+    first_slot,
+    sequence_at,
+)
 
 
 @gluon.jit
@@ -385,20 +391,12 @@ def delta_over_time(
         since_s, into_s = b_s, b_s
     state_s = gl.allocate_shared_memory(dtype, [BUFFERS, BV, K], matrix)
     error_s = gl.allocate_shared_memory(dtype, [BUFFERS, BV, C], matrix)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    state_full = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
-    state_empty = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
-    error_full = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
-    error_empty = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=128)
-        mbarrier.init(empty.index(i), count=2)
-    for i in gl.static_range(BUFFERS):
-        mbarrier.init(state_full.index(i), count=1)
-        mbarrier.init(state_empty.index(i), count=1)
-        mbarrier.init(error_full.index(i), count=1)
-        mbarrier.init(error_empty.index(i), count=1)
+    full = barriers_of(STAGES, 128)
+    empty = barriers_of(STAGES, 2)
+    state_full = barriers_of(BUFFERS, 1)
+    state_empty = barriers_of(BUFFERS, 1)
+    error_full = barriers_of(BUFFERS, 1)
+    error_empty = barriers_of(BUFFERS, 1)
 
     operands = (
         q,

@@ -30,7 +30,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from fla_backend_cuda.hopper.kernels.copies import copy_steps, copy_tile, first_slot, sequence_at
+from fla_backend_cuda.hopper.kernels.copies import (
+    barriers_of,
+    copy_steps,
+    copy_tile,
+    first_slot,
+    sequence_at,
+)
 
 
 @gluon.jit
@@ -309,13 +315,10 @@ def delta_back_over_time(
         since_s, into_s = b_s, b_s
     state_s = gl.allocate_shared_memory(dtype, [BV, K], matrix)
     error_s = gl.allocate_shared_memory(dtype, [BV, C], matrix)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    full = barriers_of(STAGES, 128)
+    empty = barriers_of(STAGES, 1)
     kept_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     kept_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
-        mbarrier.init(full.index(i), count=128)
-        mbarrier.init(empty.index(i), count=1)
     mbarrier.init(kept_full, count=1)
     mbarrier.init(kept_empty, count=1)
 
