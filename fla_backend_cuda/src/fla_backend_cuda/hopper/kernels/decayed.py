@@ -18,7 +18,7 @@ besides; k and v once more where a second half walks over the first. Flops a tok
 4 K V + 2 C V, and 2 C K for each tile of V unless ``CHANNEL``.
 
 Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16 with one decay a head that does not
-change: 0.118 ms in two halves, 54 % of the rate of copying for what is read and written once, and
+change: 0.118 ms in two halves, 53 % of the rate of copying for what is read and written once, and
 0.159 in one piece, 1.24 us a chunk.
 """
 
