@@ -75,13 +75,14 @@ def test_mutated_gold_of_no_fault_is_gold() -> None:
 
 
 def test_what_roundings_may_hide_is_no_survivor() -> None:
-    """Just beyond a limit it is hidden in one direction of the two; far beyond it never is."""
     case = CASE.but(dtype="bfloat16", direction="fwd")
-    own = judge(case, mutated_gold(_scaled(1e-3), case), gold(case)).margins["o"].gain
+    limit = 1e-3 / judge(case, mutated_gold(_scaled(1e-3), case), gold(case)).margins["o"].gain
     for sign in (1, -1):
-        assert not is_certain(_scaled(sign * 1.001e-3 / own), case)
-        assert discriminates(_scaled(sign * 1.001e-3 / own), case)
-        assert is_certain(_scaled(sign * 2e-3 / own), case)
+        assert not discriminates(_scaled(sign * 0.99 * limit), case)
+        assert discriminates(_scaled(sign * 1.01 * limit), case)
+        assert not is_certain(_scaled(sign * 1.01 * limit), case)
+        assert is_certain(_scaled(sign * 2 * limit), case)
+    assert is_certain(FAULTS["nan-at-end"], case)
 
 
 def _scaled(by: float) -> Fault:
