@@ -80,7 +80,7 @@ def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
         parts = blocks * SEGMENTS if stage == "within" else blocks
         if stage in STEPS and launch.grid // parts * tile["BK"] < problem.K:
             wrong.append(f"{stage}: {launch.grid} programs")
-        if stage in THREADED and launch.warps * profile.warp_width < tile["BK"]:
+        if stage in THREADED and 2 * launch.warps * profile.warp_width < tile["BK"]:
             wrong.append(f"{stage}: {tile['BK']} channels of {launch.warps} warps")
     return wrong
 
@@ -97,6 +97,12 @@ def test_registers_are_limited_where_a_tile_was_widened(arch: str) -> None:
     launches = plan(PROBLEM, "backward", EVERY[arch]).launches
     limited = [stage for stage, launch in launches.items() if launch.registers is not None]
     assert limited == (["across"] if arch == "sm90" else [])
+
+
+def test_threads_of_hopper_take_two_channels_of_a_segment() -> None:
+    found = {arch: plan(PROBLEM, "backward", EVERY[arch]).launches for arch in ("sm90", "sm80")}
+    tiles = {arch: (of["within"].constants["BK"], of["within"].warps) for arch, of in found.items()}
+    assert tiles == {"sm90": (64, 1), "sm80": (32, 1)}
 
 
 def test_the_lint_sees_what_does_not_fit() -> None:

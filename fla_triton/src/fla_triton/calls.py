@@ -123,8 +123,12 @@ def boundaries(call: Call) -> Tensor | None:
 
 
 def chunk_table(call: Call, problem: Problem, todo: Plan) -> tuple[Tensor | None, int]:
-    """Chunks of packed sequences, and how many chunks there are."""
-    size = todo.tiles.chunk_size
+    """The chunks of a plan, as ``chunks_of`` finds them."""
+    return chunks_of(call, problem, todo.tiles.chunk_size)
+
+
+def chunks_of(call: Call, problem: Problem, size: int) -> tuple[Tensor | None, int]:
+    """Table of the chunks of packed sequences, and how many chunks there are."""
     if call.seqlens is None:
         return None, problem.chunks(size)
     table = call.seqlens.chunk_table(size)

@@ -6,7 +6,7 @@ Serves the contracts ``kda`` and ``gdn2``, which differ in what a token erases a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -163,6 +163,7 @@ class ChannelStages(Stages):
             (call.scale,),
             CHANNELS=channels,
         )
+        errors = replace(errors, inverse=None)
         pieces = float32(k, self.problem.chunks(size), heads, PIECES, keys)
         over = (over_q, over_left, over_k, pieces)
         self._over_chunks(
@@ -174,16 +175,9 @@ class ChannelStages(Stages):
             CHANNELS=channels,
         )
         known = (errors.u, do, y, reads, wrong, states, dstates, start, dlast)
-        self._over_chunks(
-            "across",
-            delta_channel_across,
-            (over_q, over_left, over_k, *known, *over),
-            (call.scale,),
-            columns=self._tiles("across"),
-            HAS_START=start is not None,
-            HAS_DLAST=dlast is not None,
-            WITH_GATES="g" in needs,
-        )
+        self._across((over_q, over_left, over_k, *known, *over), "g" in needs)
+        # Gradients of gates take as much memory as what is read no more.
+        del errors, states, dstates, dv_new, y, reads, wrong, made, known
         dq, dk, dg = over_q, over_k, torch.empty_like(g) if "g" in needs else None
         tiles = self._tiles("within")
         derase = torch.empty_like(erase) if channels else self._of_tokens(tiles)
@@ -210,6 +204,20 @@ class ChannelStages(Stages):
             planned.stages,
         )
         return {**found, "beta": dbeta}
+
+    def _across(self, operands: tuple[Tensor | None, ...], with_gates: bool) -> None:
+        """What tokens owe to pairs of segments, and to states."""
+        start, dlast = operands[10:12]
+        self._over_chunks(
+            "across",
+            delta_channel_across,
+            operands,
+            (self.call.scale,),
+            columns=self._tiles("across"),
+            HAS_START=start is not None,
+            HAS_DLAST=dlast is not None,
+            WITH_GATES=with_gates,
+        )
 
     def _tiles(self, stage: str) -> int:
         """How many programs share the key channels of a chunk, or of its segment."""

@@ -14,7 +14,7 @@ STEPS = ("segments", "across", "within")
 """Kernels of the gradients of keys, queries and gates, in order."""
 
 THREADED = ("segments", "within")
-"""Those of them whose threads take a channel each, and which multiply no matrices."""
+"""Those of them whose threads take a channel or two, and which multiply no matrices."""
 
 STAGES = {
     "forward": ("prepare", "states", "outputs"),
@@ -36,10 +36,15 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTi
         tiles = less
     if direction != "backward":
         return tiles
+    keys, values = power_of_two(problem.K), power_of_two(problem.V)
     # A warp, with a channel a thread: sums over channels then need not leave it.
-    channels = min(power_of_two(problem.K), profile.warp_width)
-    threaded = dict.fromkeys(THREADED, Tile(channels, power_of_two(problem.V), 1, 1))
-    return DeltaTiles(tiles.C, {**tiles.stages, **threaded})
+    threaded = Tile(min(keys, profile.warp_width), values, 1, 1)
+    own = dict.fromkeys(THREADED, threaded)
+    if profile.arch == "sm90" and problem.itemsize == 2:
+        # B2 T8192 H16 K = V = 128 on an H200: 304 us in place of 419, and 189 in place of 205.
+        own["within"] = replace(threaded, BK=min(keys, 2 * profile.warp_width))
+        own["errors"] = replace(tiles.stages["errors"], BV=min(values, 128))
+    return DeltaTiles(tiles.C, {**tiles.stages, **own})
 
 
 def plan(

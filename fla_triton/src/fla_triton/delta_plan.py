@@ -11,7 +11,7 @@ from fla_triton.profiles import Profile
 STAGES = {
     "forward": ("prepare", "states", "outputs"),
     "fused": ("prepare", "fused"),
-    "backward": ("prepare", "states", "local", "reverse", "gradients"),
+    "backward": ("prepare", "states", "local", "reverse", "errors", "gradients"),
 }
 """Kernels of each direction, in order; ``fused`` is another forward."""
 
@@ -211,7 +211,8 @@ def memory(problem: Problem, stage: str, tile: Tile, size: int) -> int:
         "fused": tile.stages * (2 * keys + values + 2 * scores) + state + 2 * values,
         "local": 2 * keys + values + scores,
         "reverse": tile.stages * (3 * keys + 2 * values) + state + 2 * values,
-        "gradients": 3 * keys + 5 * values + 2 * state + 2 * scores,
+        "errors": 2 * keys + 3 * values + 2 * scores,
+        "gradients": 3 * keys + 4 * values + 2 * state + 2 * scores,
     }[stage]
     # The triangular system is solved in float32, in two factors at a time.
     exact = 8 * scores if stage == "prepare" else 0

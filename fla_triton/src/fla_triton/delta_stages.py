@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fla_core.call import Call
-from fla_triton.calls import boundaries, float32, new_state, precision, start_of
+from fla_triton.calls import boundaries, chunks_of, float32, new_state, precision, start_of
 from fla_triton.delta_plan import DeltaPlan
+from fla_triton.kernels.delta_errors import delta_errors
 from fla_triton.kernels.delta_gradients import delta_gradients, local_dv
 from fla_triton.kernels.delta_outputs import delta_outputs
 from fla_triton.kernels.delta_prepare import delta_prepare
@@ -20,6 +21,8 @@ from fla_triton.kernels.outputs import chunk_outputs
 from fla_triton.launch import Launches, Settling
 from fla_triton.plan import Problem
 from fla_triton.profiles import Profile
+
+Operands = tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,22 +163,11 @@ class Stages:
         """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""
         call, start = self.call, start_of(self.call)
         states = self.room_for_states(self.todo.every)
+        known = (errors.w, errors.u, errors.k, errors.into, errors.totals)
         self._run(
             "states",
             delta_states,
-            (
-                errors.w,
-                errors.u,
-                errors.k,
-                errors.into,
-                errors.totals,
-                start,
-                states,
-                errors.u,
-                last,
-                boundaries(call),
-                call.q.shape[1],
-            ),
+            (*known, start, states, errors.u, last, boundaries(call), call.q.shape[1]),
             HAS_G=self.shared.get("HAS_G", False),
             CHANNEL=self.CHANNEL,
             EVERY=self.todo.every,
@@ -208,26 +200,41 @@ class Stages:
         dv = torch.empty_like(v)
         dstates = self._reverse(errors, do, dv, dlast, dstart)
         errors = errors.after_reverse()
+        dbeta = float32(q, *q.shape[:3])
+        dg = float32(q, *q.shape[:3]) if "g" in needs else None
+        pairs = self._square()
+        self._over_chunks(
+            "errors",
+            delta_errors,
+            (q, k, v, g, call.beta, errors.inverse, v_new, do, dv, dv, pairs, dbeta, dg),
+            (call.scale,),
+            WITH_G=dg is not None,
+        )
+        errors = replace(errors, inverse=None)
         # Each program writes where only itself reads, or where nobody does any more.
         dq = torch.empty_like(q) if errors.w is None else errors.w
         dk = v_new if v_new.shape == k.shape else torch.empty_like(k)
-        dbeta = float32(q, *q.shape[:3])
-        dg = float32(q, *q.shape[:3]) if "g" in needs else None
-        known = (v_new, dv, do, errors.into, errors.totals, states, dstates, start, dlast)
-        made = (dq, dk, dv, dbeta, dg)
-        table, count = chunks_of(call, self.problem, self.todo.every * self.todo.C)
-        where = (boundaries(call), table, q.shape[1])
+        around = (states, dstates, start, dlast)
+        self._add_states(errors, (v_new, dv, do, pairs), around, (dq, dk, dv, dbeta, dg))
+        return {"q": dq, "k": dk, "v": dv, "g": dg, "beta": dbeta, "initial_state": dstart}
+
+    def _add_states(
+        self, errors: Errors, known: Operands, around: Operands, made: Operands
+    ) -> None:
+        """Gradients of every token's inputs, from those of its chunk's errors and scores."""
+        call, every = self.call, self.todo.every
+        table, count = chunks_of(call, self.problem, every * self.todo.C)
+        operands = (call.q, call.k, call.get("g"), call.beta, *known, errors.into, errors.totals)
         self._run(
             "gradients",
             delta_gradients,
-            (q, k, v, g, call.beta, errors.inverse, *known, *made, *where, call.scale),
+            (*operands, *around, *made, boundaries(call), table, call.q.shape[1], call.scale),
             count * self.problem.heads,
-            HAS_START=start is not None,
-            EVERY=self.todo.every,
-            HAS_DLAST=dlast is not None,
-            WITH_G=dg is not None,
+            EVERY=every,
+            HAS_START=around[2] is not None,
+            HAS_DLAST=around[3] is not None,
+            WITH_G=made[-1] is not None,
         )
-        return {"q": dq, "k": dk, "v": dv, "g": dg, "beta": dbeta, "initial_state": dstart}
 
     def _reverse(
         self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
@@ -236,26 +243,13 @@ class Stages:
         call = self.call
         dstates = self.room_for_states()
         self._local_dv(errors, do, dv)
+        known = (errors.q, errors.k, errors.w, do, dv)
+        decays = (errors.since, errors.into, errors.totals)
+        where = (boundaries(call), call.q.shape[1], call.scale)
         self._run(
             "reverse",
             delta_state_gradients,
-            (
-                errors.q,
-                errors.k,
-                errors.w,
-                do,
-                dv,
-                errors.since,
-                errors.into,
-                errors.totals,
-                dlast,
-                dstates,
-                dv,
-                dstart,
-                boundaries(call),
-                call.q.shape[1],
-                call.scale,
-            ),
+            (*known, *decays, dlast, dstates, dv, dstart, *where),
             HAS_G=self.shared.get("HAS_G", False),
             CHANNEL=self.CHANNEL,
             HAS_DLAST=dlast is not None,
@@ -305,11 +299,3 @@ class Stages:
 
         name = f"{stage} {kernel.__name__}"
         self.launches.run(name, arguments, settle, planned.grid if grid is None else grid)
-
-
-def chunks_of(call: Call, problem: Problem, size: int) -> tuple[Tensor | None, int]:
-    """Table of the chunks of packed sequences, and how many chunks there are."""
-    if call.seqlens is None:
-        return None, problem.chunks(size)
-    table = call.seqlens.chunk_table(size)
-    return table, table.shape[0]

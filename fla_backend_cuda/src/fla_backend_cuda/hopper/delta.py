@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fla_backend_cuda.hopper import gradients
 from fla_backend_cuda.hopper.chunks import PAIRED, PREPARED, prepare_launch, run_prepare
 from fla_backend_cuda.hopper.kernels.forward import delta_over_time
 from fla_backend_cuda.hopper.kernels.pairs import channel_pairs
@@ -24,9 +25,9 @@ from fla_triton import delta, delta_channel, delta_channel_plan, delta_plan
 from fla_triton.calls import boundaries, float32, start_of
 from fla_triton.delta_channel import ChannelStages, ScoredErrors
 from fla_triton.delta_plan import DeltaPlan
-from fla_triton.delta_stages import Errors, Stages
+from fla_triton.delta_stages import Errors, Operands, Stages
 from fla_triton.launch import Launches
-from fla_triton.plan import Launch, Problem
+from fla_triton.plan import Launch, Problem, startable
 from fla_triton.profiles import Profile
 
 OVER_TIME = {
@@ -86,7 +87,11 @@ class Kernels(delta.Kernels):
 def _planned(problem: Problem, direction: str, profile: Profile) -> DeltaPlan:
     planned = with_passes(delta_plan.plan(problem, direction, profile), problem)
     launches = {**planned.launches, "prepare": prepare_launch(problem, PREPARED, profile)}
-    return replace(planned, launches=launches)
+    planned = replace(planned, launches=launches)
+    if direction == "forward" or problem.V > gradients.WIDEST:
+        return planned
+    found = startable(gradients.gradients_launch(problem), profile)
+    return replace(planned, launches={**planned.launches, "gradients": found})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +166,13 @@ class HopperStages(Stages):
         assert isinstance(errors, SolvableErrors)
         return back_over_time(self, errors, errors.operands(aligned(do)), dv, dlast, dstart)
 
+    def _add_states(
+        self, errors: Errors, known: Operands, around: Operands, made: Operands
+    ) -> None:
+        portable = self.problem.V > gradients.WIDEST
+        run = Stages._add_states if portable else gradients.run_gradients
+        run(self, errors, known, around, made)
+
 
 @dataclass(frozen=True, slots=True)
 class ChannelKernels(delta_channel.Kernels):
@@ -186,6 +198,8 @@ def _channel_planned(problem: Problem, direction: str, profile: Profile) -> Delt
         "prepare": prepare_launch(problem, PAIRED, profile),
         "over_time": replace(forward, constants=_one_buffer(forward)),
     }
+    if direction == "backward":
+        launches["across"] = startable(gradients.across_launch(problem), profile)
     return replace(planned, launches=launches)
 
 
@@ -228,6 +242,9 @@ class HopperChannelStages(ChannelStages):
         assert isinstance(errors, ScoredErrors)
         operands = _solved(errors, aligned(do))
         return back_over_time(self, errors, operands, dv, dlast, dstart)
+
+    def _across(self, operands: Operands, with_gates: bool) -> None:
+        gradients.run_across(self, operands, with_gates)
 
 
 def _solved(errors: ScoredErrors, v: Tensor) -> tuple[Tensor | None, ...]:

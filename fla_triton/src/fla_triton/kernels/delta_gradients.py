@@ -25,10 +25,13 @@ and likewise with the states. These sums are formed as they stand, pairs by rows
 the running sum of ``q . dq - k . dk``, a gradient that a hard gate makes small would be a
 difference of large numbers.
 
-``local_dv`` is the part of dv_new that comes from the outputs of the same chunk.
+``local_dv`` is the part of dv_new that comes from the outputs of the same chunk. Then two kernels:
+``delta_errors`` leaves y, both gradients of scores and what the chunk's own pairs give to dbeta and
+dg; ``delta_gradients`` adds the states, and hands out the rest. In one kernel all this spilled on
+every chip that it was compiled for.
 
-Bytes a head: q, k, v, v_new, dv_new and do read, dq, dk and dv written once, X and dS of each chunk
-and S of every second. Flops a token and head: 8 K V + 6 V C + 10 K C.
+Bytes a token and head: q, k, v_new, y, do and C elements of pairs read, dq, dk and dv written, once
+or twice, dS of each chunk and S of every second. Flops: 7 K V + 8 K C.
 """
 
 # ruff: noqa: C901
@@ -47,6 +50,7 @@ from fla_triton.kernels.common import (
     state_places,
     store_rows,
 )
+from fla_triton.kernels.delta_errors import WEAK
 
 
 @triton.jit(do_not_specialize=["T", "scale"])
@@ -98,13 +102,12 @@ def local_dv(
 def delta_gradients(
     q,
     k,
-    v,
     g,
     beta,
-    inverse,
     v_new,
-    dv_new,
+    y,
     do,
+    pairs,
     into,
     totals,
     states,
@@ -137,7 +140,8 @@ def delta_gradients(
     """One program: ``EVERY`` neighbouring chunks of one head, 1 or 2, the later one first.
 
     Of two, ``states`` keeps the state before the first; that between them is formed anew. Hence
-    both are one program's, and in this order dv may be dv_new and dk v_new.
+    both are one program's, and in this order dv may be y and dk v_new. ``dbeta`` and ``dg`` are
+    added to.
     """
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
@@ -148,60 +152,38 @@ def delta_gradients(
     pair_slot = first_slot(first, n, T, EVERY * C, VARLEN)
     inner = tl.arange(0, C)
     below = inner[:, None] > inner[None, :]
+    # From the first chunk's first token on: places inside the chunks are narrow.
+    token = (first + EVERY * pair * C) * H
+    q += token * K
+    k += token * K
+    dq += token * K
+    dk += token * K
+    v_new += token * V
+    y += token * V
+    do += token * V
+    dv += token * V
+    pairs += token * C
+    beta += token
+    dbeta += token
+    if HAS_G:
+        g += token
+    if WITH_G:
+        dg += token
+    states += ((pair_slot + pair) * H + h) * (K * V)
     chunks = tl.minimum(tl.cdiv(length, C) - EVERY * pair, EVERY)
     for step in range(chunks):
         second = step == chunks - 2
-        c = EVERY * pair + chunks - 1 - step
+        back = chunks - 1 - step
+        c = EVERY * pair + back
         place = (slot + c) * H + h
-        pair_place = (pair_slot + c // EVERY) * H + h
         live = c * C + inner < length
-        rows = first + c * C + inner
+        rows = back * C + inner
         places = rows * H + h
         before = rows - C
         passed = (inner < C) & second
         begins = c == 0
         ends = (c + 1) * C >= length
-
-        # Pairs of the chunk's own tokens.
-        strength = tl.load(beta + places, mask=live, other=0.0).to(tl.float32)
-        solved = tl.trans(load_rows(inverse, rows, live, h, 0, H, C, C, C))
-        asked = tl.zeros([C, C], dtype=tl.float32)
-        erased = tl.zeros([C, C], dtype=tl.float32)
-        parts = tl.zeros([C], dtype=tl.float32)
-        written = tl.zeros([C], dtype=tl.float32)
-        for tile in range(NV):
-            column = tile * BV
-            tile_d = load_rows(dv_new, rows, live, h, column, H, V, C, BV)
-            tile_e = load_rows(v_new, rows, live, h, column, H, V, C, BV)
-            tile_v = load_rows(v, rows, live, h, column, H, V, C, BV)
-            tile_do = load_rows(do, rows, live, h, column, H, V, C, BV)
-            y = tl.dot(solved, tile_d, input_precision=PRECISION)
-            written += tl.sum(y * tile_e, 1)
-            parts += tl.sum(y * tile_v, 1)
-            y = (-y).to(tile_d.dtype)
-            asked = tl.dot(tile_do, tl.trans(tile_e), acc=asked, input_precision=PRECISION)
-            erased = tl.dot(y, tl.trans(tile_e), acc=erased, input_precision=PRECISION)
-        tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
-        tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
-        if HAS_G:
-            running, until, total, whole, rest, unit = running_gates(
-                g, g, rows, live, h, H, C, HAS_G, False
-            )
-            pairs = pair_decays(whole, rest, unit, C)
-            asked *= pairs
-            erased *= pairs
-        asked = tl.where(inner[:, None] >= inner[None, :], asked, 0.0) * scale
-        erased = tl.where(below, erased, 0.0)
-        products = tl.dot(tile_k, tl.trans(tile_k), input_precision=PRECISION) * erased
-        parts += tl.sum(products, 1)
-        if WITH_G:
-            products *= strength[:, None]
-            products += tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION) * asked
-            reached = tl.cumsum(products, 0, reverse=True)
-            found = tl.sum(tl.where(below, reached, 0.0), 1)
-        attending = asked.to(tile_q.dtype)
-        erased *= strength[:, None]
-        erasing = (erased + tl.trans(erased)).to(tile_k.dtype)
+        dstate_of = dstates + place * (K * V)
 
         # Between the chunk's tokens and the states around it.
         acc_q = tl.zeros([C, BK], dtype=tl.float32)
@@ -209,24 +191,24 @@ def delta_gradients(
         both = 0.0
         for tile in range(NV):
             column = tile * BV
-            at_pair, inside = state_places(pair_place, 0, column, K, V, BK, BV)
-            at_chunk, _ = state_places(place, 0, column, K, V, BK, BV)
-            state = tl.load(states + at_pair, mask=inside, other=0.0)
+            at, inside = state_places(0, 0, column, K, V, BK, BV)
+            state = tl.load(states + at, mask=inside, other=0.0)
             if EVERY == 2:
                 near_k = load_rows(k, before, passed, h, 0, H, K, C, BK)
-                if HAS_G:
-                    weight = tl.load(into + (place - H) * C + inner, mask=passed, other=0.0)[
-                        :, None
-                    ]
-                    kept = tl.load(totals + place - H, mask=second, other=1.0)
                 near_e = load_rows(v_new, before, passed, h, column, H, V, C, BV)
+                if HAS_G:
+                    weight = tl.load(into + (place - H) * C + inner, mask=passed, other=0.0)
+                    kept = tl.load(totals + place - H, mask=second, other=1.0)
+            tile_do = load_rows(do, rows, live, h, column, H, V, C, BV)
+            tile_y = load_rows(y, rows, live, h, column, H, V, C, BV)
+            if EVERY == 2:
                 state = state.to(tl.float32)
                 if HAS_G:
-                    near_e = (near_e * weight).to(near_k.dtype)
+                    near_e = (near_e * weight[:, None]).to(near_k.dtype)
                     state *= kept
                 state = tl.dot(tl.trans(near_k), near_e, acc=state, input_precision=PRECISION)
             if WITH_G:
-                dstate = tl.load(dstates + at_chunk, mask=inside, other=0.0)
+                dstate = tl.load(dstate_of + at, mask=inside, other=0.0)
                 # At the ends of a sequence the caller's own, which may be all there is of a gate.
                 wide = dstate.to(tl.float32)
                 exact = state.to(tl.float32)
@@ -238,42 +220,46 @@ def delta_gradients(
                     given = tl.load(dlast + outer, mask=inside & ends, other=0.0)
                     wide = tl.where(ends, given, wide)
                 both += tl.sum(exact * wide)
-            state = state.to(tile_k.dtype)
-            tile_d = load_rows(dv_new, rows, live, h, column, H, V, C, BV)
-            tile_do = load_rows(do, rows, live, h, column, H, V, C, BV)
-            y = tl.dot(solved, tile_d, input_precision=PRECISION)
-            store_rows(dv, y * strength[:, None], rows, live, h, column, H, V, C, BV)
-            y = (-y).to(tile_d.dtype)
-            acc_q = tl.dot(tile_do, tl.trans(state), acc=acc_q, input_precision=PRECISION)
-            read = tl.dot(y, tl.trans(state), acc=read, input_precision=PRECISION)
-        # Read again: across the loop they would take registers that it wants.
+            turned = tl.trans(state.to(tile_do.dtype))
+            acc_q = tl.dot(tile_do, turned, acc=acc_q, input_precision=PRECISION)
+            read = tl.dot(tile_y, turned, acc=read, input_precision=PRECISION)
+            strength = tl.load(beta + places, mask=live, other=0.0).to(tl.float32)
+            dvalue = tile_y * strength[:, None]
+            store_rows(dv, dvalue, rows, live, h, column, H, V, C, BV)
         tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
         tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
+        scores = load_rows(pairs, rows, live, h, 0, H, C, C, C)
+        above = inner[:, None] < inner[None, :]
+        attending = tl.where(above, 0.0, scores).to(tile_k.dtype)
+        erasing = tl.where(above, scores, 0.0).to(tile_k.dtype)
+        strength = tl.load(beta + places, mask=live, other=0.0).to(tl.float32)
         acc_q *= scale
+        read = -read
         if HAS_G:
+            running, until, total, _, _, _ = running_gates(g, g, rows, live, h, H, C, HAS_G, False)
             arriving = decay(running)[:, None]
             acc_q *= arriving
             read *= arriving
-        reads = tl.sum(read * tile_k, 1)
-        # The same number two ways: where keys are nearly parallel the parts of the sum cancel, and
-        # where beta is nothing so is the quotient.
-        strong = tl.abs(strength) > 0.0625
-        quotient = written / tl.where(strong, strength, 1.0)
-        tl.store(dbeta + places, tl.where(strong, quotient, parts + reads), mask=live)
+        erases = tl.sum(read * tile_k, 1)
+        weak = tl.abs(strength) <= WEAK
+        known = tl.load(dbeta + places, mask=live & weak, other=0.0)
+        tl.store(dbeta + places, known + erases, mask=live & weak)
         if WITH_G:
-            arrives = reads * strength + tl.sum(acc_q * tile_q, 1)
+            arrives = erases * strength + tl.sum(acc_q * tile_q, 1)
+            found = tl.load(dg + places, mask=live, other=0.0)
             found += tl.cumsum(arrives, 0, reverse=True) + both * decay(total)
         acc_q = tl.dot(attending, tile_k, acc=acc_q, input_precision=PRECISION)
         store_rows(dq, acc_q, rows, live, h, 0, H, K, C, BK)
         read *= strength[:, None]
         read = tl.dot(tl.trans(attending), tile_q, acc=read, input_precision=PRECISION)
         read = tl.dot(erasing, tile_k, acc=read, input_precision=PRECISION)
+        read = tl.dot(tl.trans(erasing), tile_k, acc=read, input_precision=PRECISION)
 
         acc_k = tl.zeros([C, BK], dtype=tl.float32)
         for tile in range(NV):
             column = tile * BV
-            at_chunk, inside = state_places(place, 0, column, K, V, BK, BV)
-            dstate = tl.load(dstates + at_chunk, mask=inside, other=0.0)
+            at, inside = state_places(0, 0, column, K, V, BK, BV)
+            dstate = tl.load(dstate_of + at, mask=inside, other=0.0)
             tile_e = load_rows(v_new, rows, live, h, column, H, V, C, BV)
             acc_k = tl.dot(tile_e, tl.trans(dstate), acc=acc_k, input_precision=PRECISION)
         if HAS_G:
