@@ -27,8 +27,8 @@ difference of large numbers.
 
 ``local_dv`` is the part of dv_new that comes from the outputs of the same chunk. Then two kernels:
 ``delta_errors`` leaves y, both gradients of scores and what the chunk's own pairs give to dbeta and
-dg; ``delta_gradients`` adds the states, and hands out the rest. In one kernel all this spilled on
-every chip that it was compiled for.
+dg; ``delta_gradients`` adds the states, and hands out the rest. In one kernel all this spilled
+hundreds of bytes a thread.
 
 Bytes a token and head: q, k, v_new, y, do and C elements of pairs read, dq, dk and dv written, once
 or twice, dS of each chunk and S of every second. Flops: 7 K V + 8 K C.
