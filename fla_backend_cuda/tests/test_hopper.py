@@ -85,3 +85,26 @@ def test_launches_cover_every_chunk_once(
         tile = launches["totals"].constants
         tiles = (128 // tile["BK"]) * (values // tile["BV"])
         assert launches["totals"].grid == sequences * heads * tiles * (planned.segments - 1)
+
+
+@pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (3, 129)])
+@pytest.mark.parametrize("keys", [64, 128])
+def test_gradients_of_delta_rules_cover_every_chunk_and_channel(
+    sequences: int, longest: int, keys: int
+) -> None:
+    from fla_backend_cuda.hopper import delta
+
+    problem = Problem(sequences, sequences * longest, longest, 16, keys, 128, 2, gated=True)
+    around = delta._planned(problem, "backward", H200).launches["gradients"]
+    assert around.grid == sequences * 16 * -(-longest // 128)
+    across = delta._channel_planned(problem, "backward", H200).launches["across"]
+    assert across.grid == sequences * 16 * -(-longest // 64) * keys // 64
+
+
+@pytest.mark.parametrize("values", [128, 192])
+def test_states_wider_than_shared_memory_are_left_to_the_portable_kernel(values: int) -> None:
+    from fla_backend_cuda.hopper import delta
+
+    problem = Problem(2, 2 * 8192, 8192, 16, 128, values, 2, gated=True)
+    tiles = delta._planned(problem, "backward", H200).launches["gradients"].constants
+    assert bool(tiles) == (values > 128)
