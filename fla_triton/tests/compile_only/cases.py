@@ -79,6 +79,15 @@ def small_cases(subject: Subject) -> list[Case]:
     return [case for one in wanted if (case := fitting.fit(one)) is not None]
 
 
+def split_case(subject: Subject) -> Case:
+    """A call of one head, long enough to be cut into segments on a chip of two multiprocessors."""
+    _, everything = _features(subject)
+    case = _case(subject, "float32", 16, 16, {"B": 1, "T": 200, "H": 1}, everything)
+    fitted = Fitting(subject.declaration).fit(case)
+    assert fitted is not None
+    return fitted
+
+
 def usual_case(subject: Subject) -> Case:
     """A call of the size of most models, of two chunks and some more tokens."""
     _, everything = _features(subject)

@@ -16,16 +16,41 @@ gradients are judged against the float64 recurrence as the conformance suite doe
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
-from compile_only.cases import small_cases
+from compile_only.cases import Subject, small_cases, split_case
 from compile_only.controls import spoil_masks
 from compile_only.driver import Compiled, pretending
 from compile_only.opencl import OpenCL
 from compile_only.report import write
-from compile_only.run import answer
-from compile_only.targets import HOST, target
-from judging import chosen, options_of_proofs, poison_memory, prove, spared
+from compile_only.run import answer, answer_pooled
+from compile_only.targets import HOST, Target, target
+from fla_conformance.case import Case
+from fla_triton.declared import POOLED
+from fla_triton.plan import DECODE_TOKENS
+from judging import Answer, chosen, options_of_proofs, poison_memory, prove, spared
+
+
+def ways(subject: Subject, chip: Target) -> Iterator[tuple[list[Case], Answer]]:
+    """Cases, and how their answers come about: from tensors, and of decoding from a pool too."""
+    small = small_cases(subject)
+    yield [*small, split_case(subject)], partial(answer, subject, chip=chip)
+    if subject.row.family in POOLED:
+        decoding = [case for case in small if case.sizes["T"] <= DECODE_TOKENS]
+        for v_first in (False, True):
+            yield decoding, partial(answer_pooled, subject, chip=chip, v_first=v_first)
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One proof of an implementation from those of several ways to run it."""
+    return {
+        **parts[0],
+        "cases": sum(one["cases"] for one in parts),
+        "worst_margin": max(one["worst_margin"] for one in parts),
+        "faults": [fault for one in parts for fault in one["faults"]],
+    }
 
 
 def main() -> int:
@@ -42,12 +67,12 @@ def main() -> int:
     proven = []
     with pretending(chip, made.append, runtime):
         for subject in todo:
-            cases = [case for case in small_cases(subject) if options.dtype in ("", case.dtype)]
-            first, launched = len(made), runtime.launches
-            on_chip = partial(answer, subject, chip=chip)
-            found = prove(subject, cases[: 1 if options.control else None], on_chip, HOST)
+            first, launched, parts = len(made), runtime.launches, []
+            for cases, on_chip in ways(subject, chip):
+                some = [case for case in cases if options.dtype in ("", case.dtype)]
+                parts.append(prove(subject, some[: 1 if options.control else None], on_chip, HOST))
             seen = {"kernels": len(made) - first, "launches": runtime.launches - launched}
-            proven.append({**found, **seen})
+            proven.append({**joined(parts), **seen})
     faults = sum(len(one["faults"]) for one in proven)
     print(f"{len(made)} kernels, {runtime.launches} launches, {faults} faults")
     if options.control:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 import torch
 import triton
@@ -65,6 +66,23 @@ def decode_pooled(subject: Subject, inputs: Inputs, chip: Target) -> None:
         base = call.but(initial_state=None)
         base.features -= STATES if slots.inplace else {"initial_state"}
         kernels.pooled(base, slots)
+
+
+def answer_pooled(
+    subject: Subject, inputs: Inputs, chip: Target, v_first: bool
+) -> dict[str, Tensor]:
+    """Outputs of a decoding call whose states lie in a pool; NaN lies in the slots between them."""
+    call = inputs.call()
+    start = call.initial_state.mT if v_first else call.initial_state
+    pool = torch.full((2 * len(start) + 1, *start.shape[1:]), float("nan"))
+    indices = torch.arange(1, len(pool), 2).flip(0)
+    pool[indices] = start.contiguous()
+    base = call.but(initial_state=None)
+    base.features -= STATES
+    kernels: Any = _kernels(subject, chip)
+    (o,) = kernels.pooled(base, Slots(pool, indices, None, True, v_first))
+    state = pool[indices]
+    return {"o": o, "final_state": state.mT if v_first else state}
 
 
 def _kernels(subject: Subject, chip: Target) -> Kernels:
