@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fla_triton import delta_plan
-from fla_triton.delta_plan import OVER_TIME, DeltaPlan, DeltaTiles, fuses, on_chip, smaller
+from fla_triton.delta_plan import OVER_TIME, DeltaPlan, DeltaTiles, fuses, on_chip, shrunk
 from fla_triton.pieces import SEGMENTS
 from fla_triton.plan import Launch, Problem, Tile, held, power_of_two, startable
 from fla_triton.profiles import Profile
@@ -29,11 +29,8 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTi
     if direction == "forward" and fuses(problem, profile):
         direction = "fused"
     tiles = on_chip(_preferred_tiles(problem, direction), profile)
-    while _most(problem, tiles) > profile.shared_memory:
-        less = smaller(tiles, profile.dot_minimum)
-        if less == tiles:
-            break
-        tiles = less
+    shared = profile.shared_memory
+    tiles = shrunk(tiles, lambda found: _most(problem, found) <= shared, profile.dot_minimum)
     if direction != "backward":
         return tiles
     keys, values = power_of_two(problem.K), power_of_two(problem.V)

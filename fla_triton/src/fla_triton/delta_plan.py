@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fla_triton.plan import Launch, Problem, Tile, held, power_of_two, startable
@@ -61,12 +61,7 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTi
                 return tiles
             tiles = smaller(tiles, profile.dot_minimum)
     tiles = on_chip(preferred_tiles(problem, direction), profile)
-    while not _fits(problem, tiles, profile):
-        less = smaller(tiles, profile.dot_minimum)
-        if less == tiles:
-            break
-        tiles = less
-    return tiles
+    return shrunk(tiles, lambda found: _fits(problem, found, profile), profile.dot_minimum)
 
 
 def plan(
@@ -181,6 +176,16 @@ def on_chip(tiles: DeltaTiles, profile: Profile) -> DeltaTiles:
 def _fits(problem: Problem, tiles: DeltaTiles, profile: Profile) -> bool:
     needed = (memory(problem, stage, tile, tiles.C) for stage, tile in tiles.stages.items())
     return max(needed) <= profile.operands
+
+
+def shrunk(tiles: DeltaTiles, fit: Callable[[DeltaTiles], bool], least: int) -> DeltaTiles:
+    """The tiles, made smaller until they fit, or as small as they get."""
+    while not fit(tiles):
+        less = smaller(tiles, least)
+        if less == tiles:
+            break
+        tiles = less
+    return tiles
 
 
 def smaller(tiles: DeltaTiles, least: int) -> DeltaTiles:
