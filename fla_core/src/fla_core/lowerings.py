@@ -157,7 +157,7 @@ def lift_reverse(outputs: Outputs, call: Call) -> Outputs:
 
 
 def normalize(call: Call) -> Call:
-    """Carry the normaliser as a further value channel, of ones: its state column is z.
+    """Carry the normaliser as further value channels, of ones: their state columns are z.
 
     Bfloat16 stays, since its rounding is the caller's own and its range that of float32. Float16 is
     widened: a sum of thousands of scores, which no caller sees, would overflow. The lowered call
@@ -167,22 +167,26 @@ def normalize(call: Call) -> Call:
     state, z = call.get("initial_state"), call.get("initial_z")
     kept = call.q.dtype == torch.bfloat16
     q, k, v = (x if kept else x.to(wide(x)) for x in (call.q, call.k, call.v))
-    ones = v.new_zeros(*v.shape[:-1], normaliser.CHANNELS)
-    ones[..., 0] = 1
+    more, channels = v.new_ones(1), normaliser.CHANNELS
     count = k.shape[0] if call.seqlens is None else call.seqlens.count
     shape = (count, k.shape[2], k.shape[3])
-    if state is None:
-        state = v.new_zeros(*shape, v.shape[-1], dtype=wide(v))
-    first = state.new_zeros(*shape, 1) if z is None else z.to(state.dtype).view(*shape, 1)
-    rest = state.new_zeros(*shape, normaliser.CHANNELS - 1)
+    if z is not None:
+        z = z.to(wide(v) if state is None else state.dtype).view(*shape, 1)
     if kept and q.requires_grad:
-        start = None if z is None else first.detach().squeeze(-1)
+        start = None if z is None else z.detach().squeeze(-1)
         q = normaliser.balanced(q, k.detach(), start, call.scale, call.seqlens)
+    if state is None and z is None:
+        state = v.new_zeros(*shape, v.shape[-1] + channels, dtype=wide(v))
+    else:
+        if state is None:
+            state = v.new_zeros(*shape, v.shape[-1], dtype=wide(v))
+        columns = state.new_zeros(*shape, 1) if z is None else z
+        state = torch.cat([state, columns.expand(*shape, channels)], dim=-1)
     return call.but(
         q=q,
         k=k,
-        v=torch.cat([v, ones], dim=-1),
-        initial_state=torch.cat([state, first, rest], dim=-1),
+        v=torch.cat([v, more.expand(*v.shape[:-1], channels)], dim=-1),
+        initial_state=state,
         initial_z=None,
     )
 

@@ -25,11 +25,14 @@ EPS = 1e-10
 """Added to the normaliser."""
 
 CHANNELS = 16
-"""Value channels it travels in, one of ones and then zeros: rows stay as aligned as they were."""
+"""Value channels of ones it travels in, all alike: rows stay as well aligned as they were."""
 
 _CHUNK = 64
 _DAMPING = 0.01
 """Of a squared cosine of q and z: below it, noise along q is not blown up to a multiple of z."""
+
+_CLEAR = 1e4 * EPS
+"""A normaliser beside which 1e-10 is nothing; o is homogeneous only there."""
 
 
 def divided(o: Tensor, width: int) -> Tensor:
@@ -60,16 +63,18 @@ class _Quotient(torch.autograd.Function):
     def forward(ctx: Any, o: Tensor, width: int) -> Tensor:
         ctx.save_for_backward(o)
         ctx.width = width
-        return _over(o[..., :width], o, width, torch.empty_like(o[..., :width]))
+        x, w = _parts(o, width)
+        return torch.div(x, w, out=torch.empty_like(x))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (o,), width = ctx.saved_tensors, ctx.width
+        x, w = _parts(o, width)
         found = torch.empty_like(o)
-        dx = _over(grad, o, width, found[..., :width])
-        quotient = _over(o[..., :width], o, width, torch.empty_like(dx))
-        found[..., width:] = 0
-        found[..., width] = -_dot(dx, quotient).squeeze(-1)
+        dx = torch.div(grad, w, out=found[..., :width])
+        dw = _dot(dx, x).div_(w)
+        # The channels of ones share it: a power of two, so that nothing is rounded for it.
+        found[..., width:] = dw.mul_(-1 / CHANNELS)
         return found, None
 
 
@@ -87,10 +92,11 @@ class _Balance(torch.autograd.Function):
         q, k, first = ctx.saved_tensors
         z = running_sums(k, first, ctx.lens)
         along = _dot(q, z)
-        lengths = torch.linalg.vector_norm(q, dim=-1, keepdim=True, dtype=torch.float32)
-        lengths = lengths * torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float32)
-        share = _dot(q, grad) * along / (along.square() + _DAMPING * lengths.square())
-        share = torch.where((ctx.scale * along).abs() > 1e4 * EPS, share, 0.0)
+        size = _length(q).mul_(_length(z))
+        # A share of z_t that is along / along^2 where q and z point the same way.
+        square = torch.addcmul(along.square(), size, size, value=_DAMPING)
+        square += (_CLEAR / ctx.scale) ** 2
+        share = along.mul_(_dot(q, grad)).div_(square)
         return torch.addcmul(grad, z, share.to(z.dtype), value=-1), None, None, None, None
 
 
@@ -100,14 +106,18 @@ def running_sums(k: Tensor, first: Tensor | None, lens: SeqLens | None) -> Tenso
     A product with a triangle of ones in each chunk of 64 tokens, then the sums of whole chunks.
     """
     batch, tokens, heads, size = k.shape
-    rows = F.pad(k.reshape(batch, tokens, heads * size), (0, 0, 0, -tokens % _CHUNK))
-    chunks = rows.view(batch, -1, _CHUNK, heads * size)
+    rows = k.reshape(batch, tokens, heads * size)
+    if tokens % _CHUNK:
+        rows = F.pad(rows, (0, 0, 0, -tokens % _CHUNK))
+    chunks = rows.view(-1, _CHUNK, heads * size)
     if lens is not None:
         chunks = chunks.float()  # sums over earlier sequences cancel
-    sums = chunks.new_ones(_CHUNK, _CHUNK).tril() @ chunks
+    triangle = chunks.new_ones(_CHUNK, _CHUNK).tril_()
+    sums = torch.bmm(triangle.expand(chunks.shape[0], -1, -1), chunks)
+    sums = sums.view(batch, -1, _CHUNK, heads * size)
     whole = sums[:, :, -1:].float()
-    sums += whole.cumsum(1) - whole
-    sums = sums.reshape(batch, -1, heads, size)[:, :tokens]
+    sums += whole.cumsum(1).sub_(whole)
+    sums = sums.view(batch, -1, heads, size)[:, :tokens]
     if lens is None:
         return sums if first is None else sums + first.unsqueeze(1).to(sums.dtype)
     cu = lens.device.long()
@@ -117,10 +127,16 @@ def running_sums(k: Tensor, first: Tensor | None, lens: SeqLens | None) -> Tenso
     return (sums + start.index_select(0, sequence)).to(k.dtype)
 
 
-def _over(x: Tensor, o: Tensor, width: int, out: Tensor) -> Tensor:
-    """``x / (o[width] + 1e-10)``."""
-    return torch.div(x, o[..., width : width + 1].float() + EPS, out=out)
+def _parts(o: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """Numerators, and what they are divided by in float32."""
+    x, w = o[..., :width], o[..., width : width + 1]
+    return x, w.float().add_(EPS)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(-1, keepdim=True, dtype=torch.float32)
+
+
+def _length(x: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return length
