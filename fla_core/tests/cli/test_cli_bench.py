@@ -274,7 +274,7 @@ def test_the_revision_is_asked_the_same() -> None:
         ("gla:gate", "'gate'"),
         ("kda:norm", "'*', 'gate'"),
         ("gla --shape 1,2,3", "positive sizes B,T,H,K,V"),
-        ("gla --provider no.such.module", "ours, fla, sdpa or a module that can be imported"),
+        ("gla --provider no.such.module", "ours, fla, flash-qla, sdpa or a module that can"),
         ("gla --provider broken", "OSError: libchip.so is missing"),
         ("gla --provider broken --provider no.such.module", "OSError: libchip.so is missing"),
         ("gla --direction back", "fwd | both"),

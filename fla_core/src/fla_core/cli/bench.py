@@ -35,7 +35,8 @@ def bench(
         ),
     ] = None,
     provider: Annotated[
-        list[str] | None, typer.Option(help="ours, fla, or a module with these names; repeats.")
+        list[str] | None,
+        typer.Option(help="ours, fla, flash-qla, or a module with these names; repeats."),
     ] = None,
     shape: Annotated[
         list[str] | None, typer.Option(help="B,T,H,K,V or B,T,H,HV,K,V; repeats.")

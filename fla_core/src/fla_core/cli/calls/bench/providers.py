@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -19,12 +20,12 @@ from fla_core.errors import ContractError, FlaError
 from fla_core.plugins.discover import CORE, version_of
 
 OURS, ANCHOR = "ours", "sdpa"
-ROOTS = {OURS: "fla_core.ops", "fla": "fla.ops"}
+ROOTS = {OURS: "fla_core.ops", "fla": "fla.ops", "flash-qla": "flash_qla"}
 """Short names of import roots."""
 
 
 class NotOffered(FlaError):
-    """A provider has no function of that name."""
+    """A provider has no function of that name, or none that takes these arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,23 @@ class Provider:
         """A function that calls the operator on the tensors of any such problem."""
         operator = self.operator(recipe.operator)
         names = [spec.name for spec in problem.contract.outputs_for(problem.flags)]
-        extra = {"backend": self.backend} if self.ours else {}
-        return lambda given: outputs_of(operator(**keywords(recipe, given), **extra), names)
+        return lambda given: outputs_of(operator(**self._given(recipe, given)), names)
 
     def bound(self, recipe: Recipe, problem: Problem) -> Callable[[], Any]:
         """The call on one problem and nothing else: what is timed."""
-        operator, given = self.operator(recipe.operator), keywords(recipe, problem)
-        if self.ours:
-            given["backend"] = self.backend
+        operator, given = self.operator(recipe.operator), self._given(recipe, problem)
         return lambda: operator(**given)
+
+    def _given(self, recipe: Recipe, problem: Problem) -> dict[str, Any]:
+        """What the operator is told; a state that is not asked for is asked not to be returned."""
+        given = keywords(recipe, problem)
+        if self.ours:
+            return {**given, "backend": self.backend}
+        takes = inspect.signature(self.operator(recipe.operator)).parameters
+        lacking = sorted(given.keys() - takes.keys())
+        if lacking and all(one.kind != inspect.Parameter.VAR_KEYWORD for one in takes.values()):
+            raise NotOffered(f"{self.shown(recipe)} takes no {', '.join(lacking)}")
+        return {"output_final_state": False, **given} if "output_final_state" in takes else given
 
     def shown(self, recipe: Recipe) -> str:
         """What stands for the implementation where none was witnessed."""
@@ -117,7 +126,7 @@ def provider(name: str, backend: str | None = None) -> Provider:
     """Import a provider.
 
     Args:
-        name: ``ours``, ``fla``, or the path of a module.
+        name: ``ours``, ``fla``, ``flash-qla``, or the path of a module.
         backend: selection policy of our own calls.
 
     Raises:
