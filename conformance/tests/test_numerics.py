@@ -257,11 +257,24 @@ def test_below_the_smallest_number_nothing_relative_is_asked() -> None:
     assert not judge(case("gla", "fwd"), {"o": right.values["o"] * 0 + 1e-30}, tiny).passed
 
 
+def test_what_is_left_behind_a_reset_may_be_flushed_to_zero_in_float16() -> None:
+    """A factor of float16 with a decay of exp(-35) is zero, and so is what comes of it."""
+    found = case("gated_delta_rule", "bwd", "float16").but(regime="resets")
+    for dtype, passes in (("float16", True), ("bfloat16", False)):
+        inputs = make_inputs(found.but(dtype=dtype))
+        inputs.present["g"][:, 0] = -35.0
+        right = gold_of(inputs)
+        assert 0 < right.values["dinitial_state"].abs().max() < 1e-12
+        answer = spoilt(right, "dinitial_state", torch.zeros_like)
+        assert judge(found, answer, right).passed == passes
+
+
 def _unit_of_zero() -> gold_module.Unit:
     zero = torch.zeros(2, 65, 2, 8, dtype=torch.float64)
     layout = gold(case("gla", "fwd")).layouts["o"]
     budget = CONTRACTS["gla"].numerics
-    return gold_module._unit(zero, zero[None], layout, torch.bfloat16, budget, 2.0**-9)
+    least = gold_module.smallest(torch.bfloat16)
+    return gold_module._unit(zero, zero[None], layout, torch.bfloat16, budget, 2.0**-9, least)
 
 
 @pytest.mark.parametrize("contract", sorted(CONTRACTS))

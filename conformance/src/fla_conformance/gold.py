@@ -20,6 +20,10 @@ larger by ``sqrt(1 + n / N)``, of a block of rank one by up to sqrt(n).
 An argument of fewer bits than q (a gate in bfloat16 beside float32) is exact in q's dtype, and is
 moved as little as that; beside float64 as little as float32, in which gates are then computed.
 
+Of numbers below what q's dtype flushes to zero nothing relative is asked, whatever their own dtype:
+products have factors of q's dtype, and decays among them. Behind a reset, gradients of an initial
+state are such numbers in float16.
+
 Inputs are moved by no less than ``sqrt(2 n)`` half units in the last place of the accumulator, n
 the terms of the sums over tokens, key channels and value channels, each multiplied and added: where
 inputs are as precise as the sums (float32), it is their roundings that show. Under 16 bits they
@@ -170,7 +174,15 @@ def gold_of(inputs: Inputs, seed: int = 0) -> Gold:
     layouts = {name: Layout(inputs.letters(name), bounds) for name in values}
     budget = inputs.case.definition.numerics
     units = {
-        name: _unit(x[0], x[1:] - x[0], layouts[name], dtypes[name], budget, max(own, least))
+        name: _unit(
+            x[0],
+            x[1:] - x[0],
+            layouts[name],
+            dtypes[name],
+            budget,
+            max(own, least),
+            max(smallest(dtypes[name]), smallest(tensors["q"].dtype)),
+        )
         for name, x in variants.items()
     }
     return Gold(values, units, layouts)
@@ -250,19 +262,20 @@ def _unit(
     dtype: torch.dtype,
     budget: Numerics,
     step: float,
+    least: float,
 ) -> Unit:
     value, moves = (torch.where(x.isfinite(), x, 0.0) for x in (value, moves))
     squares = moves.square().mean(0)
 
     def unit(mean: Mean) -> Tensor:
         rounding = half_ulp(dtype) * mean(value.square()).sqrt()
-        return torch.maximum(mean(squares).sqrt(), rounding).clamp_min(smallest(dtype))
+        return torch.maximum(mean(squares).sqrt(), rounding).clamp_min(least)
 
     block, row = unit(layout.block_mean), unit(layout.row_mean)
     limit = layout.to_rows(block, row) * (budget.block / budget.token)
     few = (budget.token / budget.block) / layout.few_rows(value).sqrt()
     block = block * few.clamp_min(1.0).nan_to_num(1.0, 1.0)
-    gain_unit = _gain_unit(value, moves, block, layout, dtype, step)
+    gain_unit = _gain_unit(value, moves, block, layout, max(step, half_ulp(dtype)), least)
     return Unit(block, torch.maximum(row, limit), gain_unit)
 
 
@@ -275,7 +288,7 @@ def gain(error: Tensor, value: Tensor) -> Tensor:
 
 
 def _gain_unit(
-    value: Tensor, moves: Tensor, block: Tensor, layout: Layout, dtype: torch.dtype, step: float
+    value: Tensor, moves: Tensor, block: Tensor, layout: Layout, step: float, least: float
 ) -> float:
     size = _rms(value)
     if not size:
@@ -283,7 +296,7 @@ def _gain_unit(
     spread = _rms(gain(moves, value))
     by_chance = _rms(block) / size * _chance(value / size, layout)
     # A constant may be rounded once (the scale, to the dtype of q), which no budget multiplies.
-    return math.hypot(spread, by_chance, max(step, half_ulp(dtype)) / 4, smallest(dtype) / size)
+    return math.hypot(spread, by_chance, step / 4, least / size)
 
 
 def _chance(value: Tensor, layout: Layout) -> float:
