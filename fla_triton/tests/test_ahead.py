@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+import programs
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -20,14 +18,7 @@ from fla_triton import ahead
 
 def compiled_ahead(*arguments: str) -> list[dict[str, Any]]:
     """Run the driver in a process of its own: kernels remember the compiler they met first."""
-    run = subprocess.run(
-        [sys.executable, "-m", "compiled_ahead", "sm90", *arguments],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = programs.run("compiled_ahead", "sm90", *arguments)
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.splitlines()]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+import programs
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
@@ -19,14 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 def compile_only(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the driver in a process of its own, as always."""
-    return subprocess.run(
-        [sys.executable, "-m", "compile_only", *arguments],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return programs.run("compile_only", *arguments)
 
 
 CONTROLS = {

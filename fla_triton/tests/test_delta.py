@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+import programs
 from fla_triton.delta_channel_plan import plan as channel_plan
 from fla_triton.delta_plan import DeltaPlan, decode_plan, plan
 from fla_triton.plan import Problem
@@ -96,14 +93,7 @@ def test_interpreted_kernels_are_right(name: str) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_what_an_inverse_loses_in_sixteen_bits_is_kept_beside_it() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "interpreter.inverse"],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = programs.run("interpreter.inverse")
     assert run.returncode == 0, run.stderr
     answers = [json.loads(line)["errors"] for line in run.stdout.splitlines()]
     assert len(answers) == 2

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
+import programs
 from fla_triton.declared import POOLED, ROWS, implementations
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_interpreted_kernels_read_and_write_their_slots_alone() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "interpreter.pooled"],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = programs.run("interpreter.pooled")
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert found["wrong"] == {}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import programs
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
@@ -18,14 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 def proof(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Prove one contract on two chips, in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "interpreter.proof", *arguments, "--only", "linear_attn"],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return programs.run("interpreter.proof", *arguments, "--only", "linear_attn")
 
 
 def test_what_is_right_is_written_down(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
+import programs
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
@@ -18,14 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 def specialised(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the driver in a process of its own: kernels remember the compiler they met first."""
-    return subprocess.run(
-        [sys.executable, "-m", "specialised", "sm90", *arguments],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "TRITON_INTERPRET": "0", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return programs.run("specialised", "sm90", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+
+import programs
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
@@ -21,14 +19,7 @@ shows is that of exponents, 15 units for exp(-15)."""
 
 
 def test_the_tree_agrees_with_sums_in_float64() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "interpreter.tree"],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = programs.run("interpreter.tree")
     assert run.returncode == 0, run.stderr
     answers = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(answers) == 5

@@ -6,13 +6,12 @@ import atexit
 import contextlib
 import functools
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
+import programs
 from fla_conformance.case import Case
 
 STATES = ("initial_state", "final_state")
@@ -51,8 +50,8 @@ class Interpreter:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "interpreter"],
-            cwd=Path(__file__).parent.parent,
-            env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+            cwd=programs.FOLDER,
+            env=programs.ENVIRONMENT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
