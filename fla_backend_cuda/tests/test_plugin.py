@@ -93,9 +93,9 @@ def test_what_was_seen_of_hoppers_kernels_is_said() -> None:
 
     assert row("cuda:kda#hopper", "forward", "3.5.1")[0] == "denied"
     assert row("cuda:delta_rule#hopper", "backward", "3.6.0")[0] == "ok"
-    assert row("cuda:gla#hopper", "forward", "3.6.0")[0] == "unverified"
-    assert row("cuda:gla#hopper", "backward", "3.6.0")[0] == "ok"
-    assert row("cuda:gla#chunk", "forward", "3.6.0")[0] == "ok"
+    assert row("cuda:gla#hopper", "forward", "3.6.0")[0] == "ok"
+    assert row("cuda:delta_rule#chunk", "forward", "3.6.0")[0] == "ok"
+    assert row("cuda:delta_rule#chunk", "backward", "3.6.0")[0] == "unverified"
     status, reason = row("cuda:kda#hopper", "backward", "3.6.0")
     assert (status, "passed L2" in reason) == ("unverified", True)
 
