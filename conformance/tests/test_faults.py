@@ -65,6 +65,15 @@ def test_without_a_fault_the_same_plugin_passes(contract) -> None:
                 assert result.outcome is Outcome.PASS, (case.id, result.detail)
 
 
+@pytest.mark.parametrize("contract", CONTRACTS.values(), ids=lambda contract: contract.name)
+def test_states_in_16_bits_are_told_in_calls_of_16_bits(contract) -> None:
+    with planted(FAULTS["state-narrow"], contract) as target:
+        found = grid(contract, target.declaration, "L1", "ci")
+    (case,) = (case for case in found if case.regime == "idle")
+    assert case.dtype == "bfloat16"
+    assert discriminates(FAULTS["state-narrow"], case)
+
+
 def test_mutated_gold_of_no_fault_is_gold() -> None:
     assert not discriminates(RIGHT, CASE)
     expected = gold(CASE).values

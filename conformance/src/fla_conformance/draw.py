@@ -14,6 +14,10 @@ A regime says what gates, keys and writing strengths are like:
 ``parallel_keys``
     nearly equal unit keys, and strengths near the largest that the call allows: the triangular
     system of the delta rule at its worst.
+``idle``
+    keys are zero and decays those of long memory: nothing is written, and a state only decays,
+    which takes no product of 16 bits. Who keeps states in fewer bits than float32 between two
+    chunks loses them here.
 
 Where a gate or a strength comes as logits, these are drawn so that what they become is alike.
 """
@@ -33,6 +37,9 @@ DELTA_FAMILY = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
 
 ROOM = 8
 """Key channels that give each token room enough."""
+
+_SLOW = ("long_memory", "idle")
+"""Regimes of decays close to one."""
 
 Shape = tuple[int, ...]
 
@@ -97,6 +104,8 @@ def _queries(shape: Shape, draw: Draw) -> Tensor:
 
 
 def _keys(shape: Shape, draw: Draw) -> Tensor:
+    if draw.regime == "idle":
+        return torch.zeros(shape, dtype=torch.float64)
     if draw.regime != "parallel_keys":
         return _queries(shape, draw)
     common = F.normalize(draw.normal((shape[0], 1, *shape[2:])), dim=-1)
@@ -111,7 +120,7 @@ def _gate(shape: Shape, draw: Draw) -> Tensor:
 
 def _log_decay(shape: Shape, draw: Draw) -> Tensor:
     x = draw.normal(shape)
-    if draw.regime == "long_memory":
+    if draw.regime in _SLOW:
         return -2e-4 * x.sigmoid()
     if draw.regime == "fast_decay":
         return -1.5 - x.abs()
@@ -125,7 +134,7 @@ def _log_decay(shape: Shape, draw: Draw) -> Tensor:
 
 def _gate_logits(shape: Shape, draw: Draw) -> Tensor:
     x = draw.normal(shape)
-    if draw.regime == "long_memory":
+    if draw.regime in _SLOW:
         # A bounded gate multiplies its logits by the rate, which may be well below one.
         return 0.5 * x - (9 if draw.lower_bound is None else 14)
     if draw.regime == "fast_decay":
@@ -139,7 +148,7 @@ def _gate_logits(shape: Shape, draw: Draw) -> Tensor:
 
 
 def _head_decay(shape: Shape, draw: Draw) -> Tensor:
-    if draw.regime == "long_memory":
+    if draw.regime in _SLOW:
         return -draw.uniform(shape, 1e-5, 2e-4)
     if draw.regime in ("fast_decay", "resets"):
         return -draw.uniform(shape, 1.0, 3.0)

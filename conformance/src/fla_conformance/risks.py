@@ -145,6 +145,8 @@ def _regimes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
         yield Risk(base, regime=regime, dtype="float64")
         yield Risk(base, regime=regime, dtype="float16")
         yield Risk(base, lengths=PACKED[0], regime=regime)
+    yield Risk(base, {"T": 129}, regime="idle", core=True)
+    yield Risk(base, {"T": 129}, regime="idle", dtype="float16")
 
 
 def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:

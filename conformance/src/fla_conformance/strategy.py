@@ -101,8 +101,9 @@ class Space:
 
     @property
     def _regimes(self) -> list[str]:
-        delta = self.contract.name in DELTA_FAMILY
-        return [name for name in REGIMES if delta or name != "parallel_keys"]
+        # Without keys a call says little of anything else.
+        left_out = {"idle"} if self.contract.name in DELTA_FAMILY else {"idle", "parallel_keys"}
+        return [name for name in REGIMES if name not in left_out]
 
     def _with_features(self, case: Case, pick: Pick) -> Case:
         optionals = self._once(("optional", case.dtype), lambda: self._optional(case.dtype))
