@@ -89,6 +89,11 @@ def test_running_sums(lengths: tuple[int, ...] | None, first: bool) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(0, 5, 2, 3), (2, 0, 2, 3), (0, 70, 2, 3)])
+def test_running_sums_of_nothing(shape: tuple[int, ...]) -> None:
+    assert running_sums(torch.ones(shape, dtype=torch.bfloat16), None, None).shape == shape
+
+
 def test_a_balanced_gradient_is_at_right_angles_to_q() -> None:
     torch.manual_seed(0)
     q, k = (torch.rand(1, 100, 1, 16).bfloat16() for _ in range(2))

@@ -106,18 +106,19 @@ def running_sums(k: Tensor, first: Tensor | None, lens: SeqLens | None) -> Tenso
     A product with a triangle of ones in each chunk of 64 tokens, then the sums of whole chunks.
     """
     batch, tokens, heads, size = k.shape
+    count = -(-tokens // _CHUNK)
     rows = k.reshape(batch, tokens, heads * size)
     if tokens % _CHUNK:
         rows = F.pad(rows, (0, 0, 0, -tokens % _CHUNK))
-    chunks = rows.view(-1, _CHUNK, heads * size)
+    chunks = rows.view(batch * count, _CHUNK, heads * size)
     if lens is not None:
         chunks = chunks.float()  # sums over earlier sequences cancel
     triangle = chunks.new_ones(_CHUNK, _CHUNK).tril_()
     sums = torch.bmm(triangle.expand(chunks.shape[0], -1, -1), chunks)
-    sums = sums.view(batch, -1, _CHUNK, heads * size)
+    sums = sums.view(batch, count, _CHUNK, heads * size)
     whole = sums[:, :, -1:].float()
     sums += whole.cumsum(1).sub_(whole)
-    sums = sums.view(batch, -1, heads, size)[:, :tokens]
+    sums = sums.view(batch, count * _CHUNK, heads, size)[:, :tokens]
     if lens is None:
         return sums if first is None else sums + first.unsqueeze(1).to(sums.dtype)
     cu = lens.device.long()
