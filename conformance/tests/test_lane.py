@@ -80,7 +80,7 @@ def test_no_feature_is_drawn_that_ends_in_a_dtype_which_is_not_served() -> None:
 def test_the_delta_rule_has_room_for_its_tokens(direction: Any) -> None:
     for case in sample(implementation("kda"), direction, 200, 0):
         longest = max(case.lengths or (), default=0) or (case.lengths is None) * case.sizes["T"]
-        assert case.sizes["K"] >= min(longest, ROOM), case.id
+        assert case.sizes["K"] >= ROOM or longest <= 1, case.id
 
 
 @given(case=cases(DECLARED[-1], "bwd"))

@@ -51,9 +51,10 @@ def crowded(contract: str, tokens: int, keys: int) -> bool:
     few channels K most is erased: sums of n terms are rounded, and what counts is what is left.
     With products of 16 bits, and twice as many for the inverse of the triangular system, 3 to 77
     in a hundred gradients of gates are beyond their limits at K = 1 and n of 16 and 64, one or two
-    at K = 3, and none of 240 at K = 8. That is no fault of a kernel, and no head has so few.
+    at K = 3 (there even at n = 2), and none of 240 at K = 8. That is no fault of a kernel, and no
+    head has so few.
     """
-    return contract in DELTA_FAMILY and tokens > keys and keys < ROOM
+    return contract in DELTA_FAMILY and tokens > 1 and keys < ROOM
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,9 @@ def _gate_logits(shape: Shape, draw: Draw) -> Tensor:
     if draw.regime != "resets":
         return mild
     chance = draw.uniform(shape, 0.0, 1.0)
-    strong = 10 ** draw.uniform(shape, math.log10(30.0), 4.0)
+    # Of a sigmoid's gradient at 30, which is 1 - 1 in float32, nobody's arithmetic leaves anything.
+    least = 30.0 if draw.lower_bound is None else 120.0
+    strong = 10 ** draw.uniform(shape, math.log10(least), 4.0)
     return torch.where(chance < 1 / 6, strong, torch.where(chance < 1 / 2, -40.0, mild))
 
 

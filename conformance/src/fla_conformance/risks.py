@@ -174,11 +174,11 @@ def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
 
 
 def _roomy(contract: Contract, tokens: int, keys: int) -> Iterator[dict[str, int]]:
-    """T and K; where there are too few channels, first fewer tokens and then more channels."""
+    """T and K; where there are too few channels, first a single token and then more channels."""
     if not crowded(contract.name, tokens, keys):
         yield {"T": tokens, "K": keys}
         return
-    yield {"T": keys, "K": keys}
+    yield {"T": 1, "K": keys}
     yield {"T": tokens, "K": ROOM + keys}
 
 
