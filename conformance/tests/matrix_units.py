@@ -63,6 +63,7 @@ def kernel(chunk: int, twice: bool = True) -> tuple[Forward, Backward]:
 
 def _outputs(call: Call, chunk: int, twice: bool) -> tuple[Tensor, ...]:
     q, k, v = (x.float().transpose(1, 2) for x in (call.q, call.k, call.v))
+    q = q * call.scale  # before scores are rounded, which may be beyond float16 without it
     gates, beta = _gates(call), call.get("beta")
     strength = None if beta is None else beta.float().transpose(1, 2)[..., None]
     bounds = call.bounds
@@ -123,7 +124,7 @@ def _chunk(
         reading = product(inverse, strength * k * since, twice)
         errors = product(inverse, strength * v, twice) - product(reading, state)
     o = product(q * since, state) + product(_scores(q, k, sums, product).tril(), errors)
-    return call.scale * o, total * state + product((k * until).mT, errors)
+    return o, total * state + product((k * until).mT, errors)
 
 
 def _scores(

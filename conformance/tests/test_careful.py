@@ -48,10 +48,12 @@ def _telling(case: Case) -> bool:
 def test_careful_kernels_pass_with_room_to_spare(contract: str, dtype: str, chunk: int) -> None:
     with installed(_made(contract, dtype, chunk)) as (target,):
         everything = grid(CONTRACTS[contract], target.declaration, "L2", "ci")
-        chosen = [*everything[:2], *filter(_telling, everything)]
-        assert len(chosen) > 2
-        for case in chosen:
-            result = run_case(case, target, "L2")
+        chosen = [("L2", case) for case in (*everything[:2], *filter(_telling, everything))]
+        everything = grid(CONTRACTS[contract], target.declaration, "L1", "ci")
+        chosen += [("L1", case) for case in everything if case.regime in ("idle", "loud")]
+        assert len(chosen) > 3
+        for level, case in chosen:
+            result = run_case(case, target, level)
             assert result.outcome is Outcome.PASS, (case.id, result.detail)
             assert result.margin is not None
             assert result.margin.worst < 0.8, (case.id, result.margin)

@@ -16,7 +16,7 @@ Direction = Literal["fwd", "bwd"]
 _MANY = 32
 """So many lengths are written out one by one."""
 
-REGIMES = ("plain", "long_memory", "fast_decay", "resets", "parallel_keys", "idle")
+REGIMES = ("plain", "long_memory", "fast_decay", "resets", "parallel_keys", "idle", "loud")
 """Distributions of gates and keys; see :mod:`fla_conformance.draw`."""
 
 GATES = frozenset({"g", "gk", "gv", "beta", "b", "w"})

@@ -18,6 +18,9 @@ A regime says what gates, keys and writing strengths are like:
     keys are zero and decays those of long memory: nothing is written, and a state only decays,
     which takes no product of 16 bits. Who keeps states in fewer bits than float32 between two
     chunks loses them here.
+``loud``
+    queries and keys of a hundred and values of a hundredth, for a small scale: scores before it are
+    beyond float16, and nothing that is given or returned is.
 
 Where a gate or a strength comes as logits, these are drawn so that what they become is alike.
 """
@@ -34,6 +37,9 @@ from torch import Tensor
 
 DELTA_FAMILY = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
 """Contracts whose keys have unit length."""
+
+LOUD = 128.0
+"""How large queries and keys are, and how small values, where they are loud."""
 
 ROOM = 8
 """Key channels that give each token room enough."""
@@ -94,6 +100,10 @@ def _normal(shape: Shape, draw: Draw) -> Tensor:
     return draw.normal(shape)
 
 
+def _values(shape: Shape, draw: Draw) -> Tensor:
+    return draw.normal(shape) / (LOUD if draw.regime == "loud" else 1)
+
+
 def _queries(shape: Shape, draw: Draw) -> Tensor:
     x = draw.normal(shape)
     if "normalize" in draw.features:
@@ -101,6 +111,8 @@ def _queries(shape: Shape, draw: Draw) -> Tensor:
     if "l2norm" in draw.features:
         # Norms of all sizes: what is added below the root shows in the small ones.
         return x * 10 ** draw.uniform((*shape[:-1], 1), -2.5, 0.5)
+    if draw.regime == "loud":
+        return x * LOUD
     return F.normalize(x, dim=-1) if draw.contract in DELTA_FAMILY else x
 
 
@@ -169,6 +181,7 @@ def _strength(shape: Shape, draw: Draw) -> Tensor:
 _BY_NAME: dict[str, Callable[[Shape, Draw], Tensor]] = {
     "q": _queries,
     "k": _keys,
+    "v": _values,
     "g": _gate,
     "gk": _log_decay,
     "gv": _log_decay,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fla_conformance.case import GATES
-from fla_conformance.draw import ROOM, crowded
+from fla_conformance.draw import LOUD, ROOM, crowded
 from fla_core.contract import Contract
 
 BASE: Mapping[str, tuple[str, ...]] = {
@@ -147,6 +147,10 @@ def _regimes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
         yield Risk(base, lengths=PACKED[0], regime=regime)
     yield Risk(base, {"T": 129}, regime="idle", core=True)
     yield Risk(base, {"T": 129}, regime="idle", dtype="float16")
+    if contract.name not in DELTA:  # whose keys are of unit length
+        small = {"scale": LOUD**-2}
+        # Backward, what is small is what flows into the scores.
+        yield Risk(base, regime="loud", dtype="float16", options=small, backward=False, core=True)
 
 
 def _shapes(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:

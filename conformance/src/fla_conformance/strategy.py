@@ -101,8 +101,10 @@ class Space:
 
     @property
     def _regimes(self) -> list[str]:
-        # Without keys a call says little of anything else.
-        left_out = {"idle"} if self.contract.name in DELTA_FAMILY else {"idle", "parallel_keys"}
+        # Without keys a call says little of anything else, and loud ones need a scale.
+        left_out = {"idle", "loud"}
+        if self.contract.name not in DELTA_FAMILY:
+            left_out.add("parallel_keys")
         return [name for name in REGIMES if name not in left_out]
 
     def _with_features(self, case: Case, pick: Pick) -> Case:

@@ -142,6 +142,14 @@ def _packed_by_default(call: Call) -> float:
     return call.scale if call.bounds is None else float(call.q.shape[-1]) ** -0.5
 
 
+def _beyond_float16(call: Call) -> Outputs:
+    """Scores in float16 before they are scaled."""
+    scores = torch.einsum("bthk,bshk->bhts", call.q.double(), call.k.double()).tril()
+    beyond = scores.abs().amax(-1).transpose(1, 2) > torch.finfo(torch.float16).max
+    outputs = right(call)
+    return {**outputs, "o": outputs["o"].masked_fill(beyond[..., None], math.inf)}
+
+
 def _sequences(case: Case) -> int:
     return len(case.lengths or ())
 
@@ -179,6 +187,13 @@ FAULTS = (
         _scaled(_packed_by_default),
         "scale",
         "varlen",
+    ),
+    wrong(
+        "scores-in-float16",
+        "scores are float16 before they are scaled",
+        _beyond_float16,
+        contracts=("linear_attn", "simple_gla", "gla"),
+        where=lambda case: case.regime == "loud",
     ),
     wrong(
         "later-blocks",
