@@ -6,16 +6,7 @@ place of the input's dtype; how far that moves gold is the *spread*, and with it
 
     unit(S) = max( rms_S(spread),  u_out rms_S(gold) )
 
-An error that is the same factor everywhere does not average out as roundings do, so the *gain*,
-``<answer, gold> / <gold, gold> - 1`` over a whole tensor, has a unit of its own: what the moved
-inputs make of it, what independent errors of one unit leave of it by chance, and a part of one
-rounding for each. Of errors x_i xi_i of a tensor x, xi independent, that chance is
-``sqrt(sum x^4) / sum x^2``. But the errors of products lie along their factors: what is wrong with
-an e_t reaches a state ``sum_t k_t e_t^T`` along k_t. Where all keys are nearly parallel, that makes
-V independent errors, not K V. So the sum is taken over elements, and along the principal directions
-of each block, and the larger counts. It takes the directions of the shorter side: those of the
-longer one follow whatever is in the block. Of n by N independent elements, n <= N, the latter is
-larger by ``sqrt(1 + n / N)``, of a block of rank one by up to sqrt(n).
+An error that is the same factor everywhere has a unit of its own: :mod:`fla_conformance.gains`.
 
 An argument of fewer bits than q (a gate in bfloat16 beside float32) is exact in q's dtype, and is
 moved as little as that; beside float64 as little as float32, in which gates are then computed.
@@ -55,6 +46,7 @@ from torch.func import vmap
 
 from fla_conformance.blocks import Layout
 from fla_conformance.case import Case
+from fla_conformance.gains import gain_unit
 from fla_conformance.inputs import Inputs, make_inputs
 from fla_conformance.sense import contradiction
 from fla_core.call import Call
@@ -275,46 +267,8 @@ def _unit(
     limit = layout.to_rows(block, row) * (budget.block / budget.token)
     few = (budget.token / budget.block) / layout.few_rows(value).sqrt()
     block = block * few.clamp_min(1.0).nan_to_num(1.0, 1.0)
-    gain_unit = _gain_unit(value, moves, block, layout, max(step, half_ulp(dtype)), least)
-    return Unit(block, torch.maximum(row, limit), gain_unit)
-
-
-def gain(error: Tensor, value: Tensor) -> Tensor:
-    """By which factor an error changes the size of a value, of each along the first axis."""
-    flat = value.flatten()
-    if not flat.numel():
-        return flat
-    return error.reshape(-1, flat.numel()) @ flat / flat.square().sum().clamp_min(1e-300)
-
-
-def _gain_unit(
-    value: Tensor, moves: Tensor, block: Tensor, layout: Layout, step: float, least: float
-) -> float:
-    size = _rms(value)
-    if not size:
-        return math.inf
-    spread = _rms(gain(moves, value))
-    by_chance = _rms(block) / size * _chance(value / size, layout)
-    # A constant may be rounded once (the scale, to the dtype of q), which no budget multiplies.
-    return math.hypot(spread, by_chance, step / 4, least / size)
-
-
-def _chance(value: Tensor, layout: Layout) -> float:
-    """Which part of independent errors a gain keeps."""
-    rotated = (_principal(matrix) for matrix in layout.matrices(value))
-    fourth = max(float(value.pow(4).sum()), sum(float(x.pow(4).sum()) for x in rotated))
-    return math.sqrt(fourth) / float(value.square().sum())
-
-
-def _principal(matrix: Tensor) -> Tensor:
-    """Matrices ``[..., rows, columns]`` along the singular vectors of their shorter side."""
-    narrow = matrix if matrix.shape[-1] <= matrix.shape[-2] else matrix.mT
-    vectors: Tensor = torch.linalg.eigh(narrow.mT @ narrow)[1]
-    return narrow @ vectors
-
-
-def _rms(x: Tensor) -> float:
-    return float(x.square().mean().sqrt()) if x.numel() else 0.0
+    as_factor = gain_unit(value, moves, block, layout, max(step, half_ulp(dtype)), least)
+    return Unit(block, torch.maximum(row, limit), as_factor)
 
 
 def smallest(dtype: torch.dtype) -> float:

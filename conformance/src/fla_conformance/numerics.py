@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from fla_conformance.case import Case
-from fla_conformance.gold import Gold, Unit, gain, gold, gold_of, gradient_name
+from fla_conformance.gains import gain
+from fla_conformance.gold import Gold, Unit, gold, gold_of, gradient_name
 from fla_conformance.result import Margin
 from fla_core.contract import Numerics
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from fla_conformance.case import GATES
 from fla_conformance.draw import LOUD, ROOM, crowded
+from fla_conformance.feature_sets import SETS
 from fla_core.contract import Contract
 
 BASE: Mapping[str, tuple[str, ...]] = {
@@ -216,7 +217,7 @@ def _hints(contract: Contract, base: frozenset[str], form: str) -> Iterator[Risk
 
 
 def _features(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
-    for plus, minus, core in _SETS.get(contract.name, ()):
+    for plus, minus, core in SETS.get(contract.name, ()):
         features = (base | frozenset(plus.split())) - frozenset(minus.split())
         options = {"lower_bound": -5.0} if "lower_bound" in features else None
         backward = "states" not in features
@@ -236,93 +237,3 @@ def _features(contract: Contract, base: frozenset[str]) -> Iterator[Risk]:
         if "gate" in features:
             yield Risk(features, regime="resets", options=options, backward=backward)
             yield Risk(features, regime="long_memory", options=options, backward=backward)
-
-
-_SETS: Mapping[str, tuple[tuple[str, str, bool], ...]] = {
-    # features to add, features to leave out, part of every budget
-    "linear_attn": (
-        ("normalize", "", True),
-        ("normalize initial_z", "", True),
-        ("normalize initial_z", "initial_state", False),
-        ("normalize", "initial_state final_state", False),
-        ("reverse", "", True),
-        ("reverse normalize", "", False),
-        ("narrow_state", "", True),
-    ),
-    "simple_gla": (
-        ("", "g", True),
-        ("g_gamma", "g", True),
-        ("g_gamma", "", False),
-        ("reverse", "", True),
-        ("reverse g_gamma", "g", False),
-        ("state_v_first", "", True),
-        ("narrow_state", "", True),
-        ("state_v_first narrow_state reverse", "", False),
-    ),
-    "gla": (
-        ("gv", "", True),
-        ("gv", "gk", False),
-        ("", "gk", False),
-        ("reverse", "", True),
-        ("state_v_first", "", True),
-        ("narrow_state", "", True),
-        ("state_v_first narrow_state reverse gv", "", False),
-    ),
-    "delta_rule": (
-        ("l2norm", "", True),
-        ("", "beta", True),
-        ("beta_v", "", True),
-        ("l2norm", "beta", False),
-        ("narrow_state", "", True),
-        ("l2norm beta_v narrow_state", "", False),
-    ),
-    "gated_delta_rule": (
-        ("l2norm", "", True),
-        ("gate A_log", "", True),
-        ("gate A_log dt_bias", "", True),
-        ("beta_sigmoid", "", True),
-        ("beta_sigmoid neg_eigval", "", True),
-        ("state_v_first", "", True),
-        ("narrow_state", "", True),
-        ("gk", "g", True),
-        ("gk", "", False),
-        ("gv", "", True),
-        ("beta_v", "", True),
-        ("", "g", False),
-        ("", "beta", False),
-        ("", "g beta", False),
-        ("l2norm gate A_log dt_bias beta_sigmoid", "", True),
-        ("l2norm gate A_log dt_bias beta_sigmoid neg_eigval state_v_first", "", False),
-        ("gk gv beta_v narrow_state state_v_first", "", False),
-    ),
-    "kda": (
-        ("l2norm", "", True),
-        ("gate A_log", "", True),
-        ("gate A_log dt_bias", "", True),
-        ("gate lower_bound", "", True),
-        ("gate lower_bound A_log dt_bias", "", True),
-        ("beta_sigmoid", "", True),
-        ("beta_sigmoid neg_eigval", "", True),
-        ("beta_v", "", True),
-        ("state_v_first", "", True),
-        ("narrow_state", "", True),
-        ("states", "", True),
-        ("states state_v_first", "", False),
-        ("states", "initial_state", False),
-        ("l2norm gate A_log dt_bias beta_sigmoid", "", True),
-        ("l2norm gate lower_bound A_log dt_bias beta_sigmoid neg_eigval", "", False),
-        ("l2norm gate A_log dt_bias state_v_first narrow_state", "", False),
-    ),
-    "gdn2": (
-        ("l2norm", "", True),
-        ("gate A_log", "", True),
-        ("gate A_log dt_bias", "", True),
-        ("gate lower_bound", "", True),
-        ("gate lower_bound A_log dt_bias", "", False),
-        ("state_v_first", "", True),
-        ("narrow_state", "", True),
-        ("states", "", True),
-        ("states", "initial_state", False),
-        ("l2norm gate A_log dt_bias state_v_first narrow_state", "", False),
-    ),
-}
