@@ -76,7 +76,9 @@ def test_run_of_what_failed_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None
     [
         (("run", "nobody"), "there is no plugin 'nobody'; installed are reference"),
         (("run", "reference", "--level", "L7"), "must be one of L0, L1, L2, L3, L4, got 'L7'"),
-        (("run", "reference", "--budget", "0"), "must be ci, full or a number of cases, got '0'"),
+        (("run", "reference", "--budget", "0"), "a number of cases, 1 or more, got '0'"),
+        (("run", "reference", "--op", ONE, "--device", "tpu"), "--device tpu: torch has none here"),
+        (("run", "reference", "--op", ONE, "--device", "cuda:99"), "--device cuda:99: torch has"),
         (("run", "reference", "--case", "absent.json"), "absent.json holds no case"),
         (("report", "absent.json"), "absent.json is not a fla-conformance-report/1"),
         (("promote", "x.json"), "either --plugin NAME or --to FOLDER"),
@@ -87,6 +89,17 @@ def test_questions_that_cannot_be_understood(words: tuple[str, ...], problem: st
     assert done.exit_code == 2
     assert problem in " ".join(done.output.replace("│", " ").split())
     assert "Traceback" not in done.output
+
+
+def test_a_run_that_is_stopped_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fla_conformance.session.run", stopped)
+    done = invoke("run", "reference", "--op", ONE, "--level", "L1", "--budget", "1")
+    assert done.exit_code == 130
+    assert "what has ended is in .fla-conformance/reference-cpu.jsonl" in done.output
+    assert "--resume" in done.output
 
 
 def test_report_prints_and_renders(bad_report: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -91,6 +92,13 @@ def test_command_names_the_check_and_where_it_ran() -> None:
     assert words[words.index("--op") + 1] == "acme:gla#chunk"
     assert words[words.index("--device") + 1] == "npu:0"
     assert words[words.index("--level") + 1] == "L2"
+
+
+def test_html_gives_the_command_as_a_shell_takes_it() -> None:
+    words = ["fla-conformance", "run", "acme", "--op", "linear_attn*"]
+    made = report(plugin_row())
+    page = Page(pages.html(replace(made, header={**made.header, "argv": words})))
+    assert "fla-conformance run acme --op 'linear_attn*'" in page.text
 
 
 def test_html_of_an_empty_run() -> None:

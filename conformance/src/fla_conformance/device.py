@@ -90,6 +90,15 @@ class AdapterError(FlaError, TypeError):
         return type(self), (self.plugin, self.problem)
 
 
+class DeviceError(FlaError):
+    """A device that torch does not have here."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first."""
+    return str(error).strip().partition("\n")[0]
+
+
 def adapter_of(record: PluginRecord, device: str) -> DeviceAdapter:
     """The plugin's own adapter for a device, or the default one.
 
@@ -128,9 +137,23 @@ def examined(record: PluginRecord, device: str) -> tuple[DeviceAdapter, str]:
 
     Raises:
         AdapterError: the plugin's adapter is none, or does not do what it should.
+        DeviceError: the plugin would run there, but torch has no such device here.
     """
     adapter = adapter_of(record, device)
-    answer = probe(record, adapter.device, RUNTIME.probe_timeout)
+    with _reached(device):
+        place = adapter.device
+    answer = probe(record, place, RUNTIME.probe_timeout)
     if answer.ok:
+        with _reached(device):
+            torch.empty(0, device=place)
         check_poison(record, adapter)
     return adapter, answer.arch
+
+
+@contextmanager
+def _reached(device: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        # Torch built without a kind of device says so by an assertion.
+        raise DeviceError(f"--device {device}: torch has none here: {first_line(error)}") from None

@@ -48,7 +48,9 @@ def budget(text: str) -> str | int:
         return text
     if text.isascii() and text.isdigit() and int(text):
         return int(text)
-    raise typer.BadParameter(f"must be ci, full or a number of cases, got {text!r}")
+    raise typer.BadParameter(
+        f"--budget must be ci, full or a number of cases, 1 or more, got {text!r}"
+    )
 
 
 Level = Annotated[str, typer.Option(callback=level, help="The highest level, L0 to L4.")]

@@ -59,9 +59,17 @@ def run(
     prepared = prepare(request)
     lines = stream_path(plugin, prepared.device)
     total = len(prepared.tasks) + len(prepared.early)
-    with view.progress(total) as tell:
-        report = carry_out(prepared, lines, resume, tell)
     to = view.console()
+    try:
+        with view.progress(total) as tell:
+            report = carry_out(prepared, lines, resume, tell)
+    except KeyboardInterrupt:
+        text = (
+            f"stopped; what has ended is in {lines}: the same command with --resume goes on, and"
+            f" `fla-conformance report {lines}` shows it"
+        )
+        to.print(text, markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
     view.show(to, report)
     view.written(to, Outputs(json, html, junit, markdown).write(report))
     if written := write_cases(report, FOLDER / "cases"):

@@ -35,6 +35,7 @@ def environment() -> jinja2.Environment:
     )
     env.filters["short"] = lambda dtype: SHORT_DTYPES.get(dtype, dtype)
     env.filters["cell"] = _markdown_cell
+    env.filters["command"] = shlex.join
     env.globals.update(LEVELS=LEVELS, MEANING=MEANING)
     return env
 
