@@ -11,6 +11,9 @@ Keys come into shared memory once and are columns of both products and rows of o
 where products leave them, and are solved there (``solve``).
 
 Bytes a token and head: q and k read, C of X and P written, C of ``low``. Flops: 4 K C, and 2 C^2.
+
+Measured on an H200 at B2 T8192 H16 K = 128 in bfloat16, with gates and without ``low``: 0.097 ms,
+where the portable kernel takes 0.112; the bytes alone take 0.05.
 """
 
 from triton.experimental import gluon
