@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from fla_backend_cuda.hopper.kernels.copies import copy_tile, first_slot, sequence_at
+from fla_backend_cuda.hopper.kernels.copies import chunk_at, copy_tile, first_slot, sequence_at
 from fla_triton import pieces as layout
 
 SEGMENTS = gl.constexpr(layout.SEGMENTS)
@@ -190,13 +190,7 @@ def across_segments(
     row = pid % NK * 64
     h = pid // NK % H
     i = pid // (NK * H)
-    if VARLEN:
-        n = gl.load(table + 2 * i).to(gl.int32)
-        c = gl.load(table + 2 * i + 1).to(gl.int32)
-    else:
-        chunks = gl.cdiv(T, 64)
-        n = i // chunks
-        c = i % chunks
+    n, c = chunk_at(table, i, T, 64, VARLEN)
     first, length = sequence_at(cu, n, T, VARLEN)
     slot = (first_slot(first, n, T, 64, VARLEN) + c) * H + h
     left = length - c * 64

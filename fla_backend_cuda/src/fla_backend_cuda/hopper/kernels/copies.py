@@ -25,6 +25,19 @@ def sequence_at(cu, n, T, VARLEN: gl.constexpr):
 
 
 @gluon.jit
+def chunk_at(table, i, T, C: gl.constexpr, VARLEN: gl.constexpr):
+    """Sequence and chunk inside it of the i-th chunk of a call."""
+    if VARLEN:
+        n = gl.load(table + 2 * i).to(gl.int32)
+        c = gl.load(table + 2 * i + 1).to(gl.int32)
+    else:
+        chunks = gl.cdiv(T, C)
+        n = i // chunks
+        c = i % chunks
+    return n, c
+
+
+@gluon.jit
 def first_slot(first, n, T, C: gl.constexpr, VARLEN: gl.constexpr):
     """Where the chunks of a sequence begin, as the portable kernels count them."""
     if VARLEN:

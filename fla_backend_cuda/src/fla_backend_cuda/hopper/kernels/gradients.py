@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from fla_backend_cuda.hopper.kernels.copies import copy_tile, first_slot, sequence_at
+from fla_backend_cuda.hopper.kernels.copies import chunk_at, copy_tile, first_slot, sequence_at
 
 WEAK = gl.constexpr(0.0625)
 """As in ``fla_triton``'s ``delta_errors``."""
@@ -114,13 +114,7 @@ def delta_chunk_gradients(
     pid = gl.program_id(0)
     h = pid % H
     i = pid // H
-    if VARLEN:
-        n = gl.load(table + 2 * i).to(gl.int32)
-        pair = gl.load(table + 2 * i + 1).to(gl.int32)
-    else:
-        pairs_of = gl.cdiv(T, 128)
-        n = i // pairs_of
-        pair = i % pairs_of
+    n, pair = chunk_at(table, i, T, 128, VARLEN)
     first, length = sequence_at(cu, n, T, VARLEN)
     slot = first_slot(first, n, T, 64, VARLEN)
     pair_slot = first_slot(first, n, T, 128, VARLEN)

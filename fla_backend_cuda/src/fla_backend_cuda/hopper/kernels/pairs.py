@@ -34,7 +34,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
-from fla_backend_cuda.hopper.kernels.copies import copy_tile, first_slot, sequence_at
+from fla_backend_cuda.hopper.kernels.copies import chunk_at, copy_tile, first_slot, sequence_at
 from fla_backend_cuda.hopper.kernels.solve import inverse
 from fla_backend_cuda.hopper.kernels.warps import (
     BLOCK,
@@ -311,13 +311,7 @@ def channel_pairs(
     pid = gl.program_id(0)
     h = pid % H
     i = pid // H
-    if VARLEN:
-        n = gl.load(table + 2 * i).to(gl.int32)
-        c = gl.load(table + 2 * i + 1).to(gl.int32)
-    else:
-        chunks = gl.cdiv(T, C)
-        n = i // chunks
-        c = i % chunks
+    n, c = chunk_at(table, i, T, C, VARLEN)
     begin, length = sequence_at(cu, n, T, VARLEN)
     slot = (first_slot(begin, n, T, C, VARLEN) + c) * H + h
     first = begin + c * C
