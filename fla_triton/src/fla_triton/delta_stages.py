@@ -123,8 +123,6 @@ class Stages:
         inverse: Tensor | None,
         scores: Tensor | None,
         fold: bool = False,
-        strengths: Tensor | None = None,
-        low: Tensor | None = None,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """Fill what there is room for, ``fold`` with beta in the inverse; decays come with it."""
         call, heads = self.call, self.problem.heads
@@ -133,7 +131,7 @@ class Stages:
         if g is not None:
             since, into = self.of_steps(), self.of_steps()
             totals = float32(k, self.problem.chunks(self.todo.C), heads)
-        made = (w, u, inverse, low, scores, since, into, totals, strengths)
+        made = (w, u, inverse, scores, since, into, totals)
         self._over_chunks(
             "prepare",
             delta_prepare,
@@ -141,9 +139,7 @@ class Stages:
             (call.scale,),
             WITH_ERRORS=w is not None,
             WITH_INVERSE=inverse is not None,
-            WITH_LOW=low is not None,
             WITH_SCORES=scores is not None,
-            WITH_STRENGTHS=strengths is not None,
             FOLD=fold,
         )
         return since, into, totals

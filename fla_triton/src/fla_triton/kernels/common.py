@@ -63,6 +63,15 @@ def chunk_at(table, i, T, C: tl.constexpr, VARLEN: tl.constexpr):
 
 
 @triton.jit
+def program_at(cu, table, T, H: tl.constexpr, C: tl.constexpr, VARLEN: tl.constexpr):
+    """Where one program a chunk and head is: sequence, head, chunk; as ``sequence_at``."""
+    pid = tl.program_id(0)
+    n, c = chunk_at(table, pid // H, T, C, VARLEN)
+    first, length = sequence_at(cu, n, T, VARLEN)
+    return n, pid % H, c, first, length
+
+
+@triton.jit
 def load_rows(
     x, rows, live, h, column, H: tl.constexpr, D: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr
 ):

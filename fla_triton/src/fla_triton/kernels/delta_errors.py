@@ -13,11 +13,10 @@ import triton
 import triton.language as tl
 
 from fla_triton.kernels.common import (
-    chunk_at,
     load_rows,
     pair_decays,
+    program_at,
     running_gates,
-    sequence_at,
     store_rows,
 )
 
@@ -56,11 +55,8 @@ def delta_errors(
     PRECISION: tl.constexpr,
 ):
     """One program: one chunk of one head. ``y`` may be ``dv_new``."""
-    pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
-    h = pid % H
-    n, c = chunk_at(table, pid // H, T, C, VARLEN)
-    first, length = sequence_at(cu, n, T, VARLEN)
+    _, h, c, first, length = program_at(cu, table, T, H, C, VARLEN)
     inner = tl.arange(0, C)
     live = c * C + inner < length
     # From the chunk's first token on: places inside it are narrow.

@@ -40,13 +40,12 @@ import triton
 import triton.language as tl
 
 from fla_triton.kernels.common import (
-    chunk_at,
     decay,
     first_slot,
     load_rows,
     pair_decays,
+    program_at,
     running_gates,
-    sequence_at,
     state_places,
     store_rows,
 )
@@ -75,11 +74,8 @@ def local_dv(
     PRECISION: tl.constexpr,
 ):
     """One program: ``dv_j = sum_{i >= j} scale D_ij (q_i . k_j) do_i`` of one chunk of one head."""
-    pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
-    h = pid % H
-    n, c = chunk_at(table, pid // H, T, C, VARLEN)
-    first, length = sequence_at(cu, n, T, VARLEN)
+    _, h, c, first, length = program_at(cu, table, T, H, C, VARLEN)
     inner = tl.arange(0, C)
     live = c * C + inner < length
     rows = first + c * C + inner
@@ -143,11 +139,8 @@ def delta_gradients(
     both are one program's, and in this order dv may be y and dk v_new. ``dbeta`` and ``dg`` are
     added to.
     """
-    pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
-    h = pid % H
-    n, pair = chunk_at(table, pid // H, T, EVERY * C, VARLEN)
-    first, length = sequence_at(cu, n, T, VARLEN)
+    n, h, pair, first, length = program_at(cu, table, T, H, EVERY * C, VARLEN)
     slot = first_slot(first, n, T, C, VARLEN)
     pair_slot = first_slot(first, n, T, EVERY * C, VARLEN)
     inner = tl.arange(0, C)

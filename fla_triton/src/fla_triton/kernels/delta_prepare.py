@@ -6,13 +6,11 @@ The errors of one chunk solve a triangular system. With running log decays G,
     w_i = sum_j X_ij beta_j exp(G_j) k_j,   u_i = sum_j X_ij beta_j v_j,   v_new = u - w S.
 
 All chunks at once. Writes too what the passes over time multiply by: ``since`` exp(G_i), ``into``
-exp(G_C - G_i), both ``[slots, H, C]``, and ``totals`` exp(G_C). If asked for, beta in float32
-(``strengths``) beside them, and X, or X beta in its place (``FOLD``), what X lost when rounded
-(``low``), and the causal scores ``P_ij = scale (q_i . k_j) exp(G_i - G_j)``; these three are
+exp(G_C - G_i), both ``[slots, H, C]``, and ``totals`` exp(G_C). If asked for, X, or X beta in its
+place (``FOLD``), and the causal scores ``P_ij = scale (q_i . k_j) exp(G_i - G_j)``; both are
 ``[.., H, C]``. Without w and u (``WITH_ERRORS``) v is not read.
 
-Bytes a token and head: k, v read and w, u written, C elements for each of X, low and P, q read for
-P.
+Bytes a token and head: k, v read and w, u written, C elements for each of X and P, q read for P.
 Flops: 2 K C for each of A and P, 2 (K + V) C for w and u, 8 C^2.
 """
 
@@ -20,14 +18,12 @@ import triton
 import triton.language as tl
 
 from fla_triton.kernels.common import (
-    chunk_at,
     decay,
     first_slot,
     load_rows,
     pair_decays,
-    remainder,
+    program_at,
     running_gates,
-    sequence_at,
     store_rows,
 )
 from fla_triton.kernels.triangular import unit_lower_inverse, wide_product
@@ -43,12 +39,10 @@ def delta_prepare(
     w,
     u,
     inverse,
-    low,
     scores,
     since,
     into,
     totals,
-    strengths,
     cu,
     table,
     T,
@@ -62,20 +56,15 @@ def delta_prepare(
     HAS_G: tl.constexpr,
     WITH_ERRORS: tl.constexpr,
     WITH_INVERSE: tl.constexpr,
-    WITH_LOW: tl.constexpr,
     WITH_SCORES: tl.constexpr,
-    WITH_STRENGTHS: tl.constexpr,
     FOLD: tl.constexpr,
     FLAT: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One program: one chunk of one head."""
-    pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
-    h = pid % H
-    n, c = chunk_at(table, pid // H, T, C, VARLEN)
-    first, length = sequence_at(cu, n, T, VARLEN)
+    n, h, c, first, length = program_at(cu, table, T, H, C, VARLEN)
     inner = tl.arange(0, C)
     live = c * C + inner < length
     rows = first + c * C + inner
@@ -89,8 +78,6 @@ def delta_prepare(
         attend = tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION) * scale
     reading = strength
     place = (first_slot(first, n, T, C, VARLEN) + c) * H + h
-    if WITH_STRENGTHS:
-        tl.store(strengths + place * C + inner, strength)
     if HAS_G:
         running, until, total, whole, rest, unit = running_gates(
             g, g, rows, live, h, H, C, HAS_G, False
@@ -112,9 +99,6 @@ def delta_prepare(
     writing = solved * strength[None, :]
     if WITH_INVERSE:
         store_rows(inverse, writing if FOLD else solved, rows, live, h, 0, H, C, C, C)
-    if WITH_LOW:
-        lost = remainder(solved, solved.to(low.dtype.element_ty))
-        store_rows(low, lost, rows, live, h, 0, H, C, C, C)
     if WITH_ERRORS:
         tile_w = wide_product(solved * reading[None, :], tile_k, PRECISION)
         store_rows(w, tile_w, rows, live, h, 0, H, K, C, BK)
