@@ -2,13 +2,14 @@
 
     python check_and_time.py [--ops GLOB ...] [--variant chunk] [--budget ci|full|none|NUMBER]
         [--workers 14] [--anyway]
-        [--shapes main long wide small varlen prefill gva2 gva4] [--decode] [--first]
+        [--shapes main long wide small varlen prefill gva2 gva4] [--decode]
         [--profile] [--proofs lengths repeat capture memcheck] [--limit 600] [--json FILE]
 
-Processes share out the compiling of what is timed, then the suite's grid of forward and backward
-cases of every implementation that the plugin declares. Only contracts whose cases all passed go
-on: to the proofs, one process an operator, and to the clock. The clock is that of
-``fla-kernels bench``, which checks the timed call itself once more.
+Processes share out the compiling of what is timed and the definitions that it will be compared
+with, then the suite's grid of forward and backward cases of every implementation that the plugin
+declares. Only contracts whose cases all passed go on: to the proofs, one process an operator, and
+to the clock. The clock is that of ``fla-kernels bench``, which checks the timed call itself once
+more. FILE is written again after each row, so that a run that is ended keeps those it has.
 """
 
 # ruff: noqa: T201
@@ -24,13 +25,15 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import memcheck
 import torch
 from calls import SHAPES, chosen, narrowed, steps, workloads
+from grid_share import GOLDS, RESULTS
 
+from fla_core.cli.calls.bench.golds import Golds
 from fla_core.cli.calls.bench.providers import provider
 from fla_core.cli.calls.bench.rows import Row, document, machine
 from fla_core.cli.calls.bench.runner import Bench, step
@@ -44,30 +47,26 @@ Judge = Callable[[int, str], str]
 """From a process's exit status and output to what is wrong with it, ``""`` if nothing."""
 
 
-def check(options: argparse.Namespace, contracts: Iterable[str]) -> dict[str, bool]:
-    """Compile and check in parallel; whether all cases of each contract passed."""
+def check(options: argparse.Namespace, contracts: Iterable[str], folder: Path) -> dict[str, bool]:
+    """Compile, evaluate and check in parallel; whether all cases of each contract passed."""
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "results.jsonl")
-        file.touch()
-        asked = {
-            "plugin": options.plugin,
-            "variant": options.variant,
-            "device": options.device,
-            "ops": options.ops,
-            "budget": options.budget,
-            "shapes": options.shapes,
-            "decode": options.decode,
-            "of": options.workers,
-            "start": 0,
-            "file": str(file),
-        }
-        commands = [
-            [sys.executable, str(HERE / "grid_share.py"), json.dumps({**asked, "worker": worker})]
-            for worker in range(options.workers)
-        ]
-        codes = [process.wait() for process in [subprocess.Popen(line) for line in commands]]
-        results = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    file = folder / RESULTS
+    file.touch()
+    (folder / GOLDS).mkdir()
+    asked = {
+        "plugin": options.plugin,
+        "variant": options.variant,
+        "device": options.device,
+        "ops": options.ops,
+        "budget": options.budget,
+        "shapes": options.shapes,
+        "decode": options.decode,
+        "folder": str(folder),
+    }
+    command = [sys.executable, str(HERE / "grid_share.py"), json.dumps(asked)]
+    workers = [subprocess.Popen(command) for _ in range(options.workers)]
+    codes = [worker.wait() for worker in workers]
+    results = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     for worker, code in enumerate(codes):
         if code:
             print(f"worker {worker} ended with {code}; its share is incomplete")
@@ -149,12 +148,11 @@ def _started(command: list[str], more: Mapping[str, str]) -> subprocess.Popen[st
     )
 
 
-def timed(options: argparse.Namespace, contracts: Iterable[str]) -> list[Row]:
+def timed(options: argparse.Namespace, contracts: Iterable[str], golds: Golds) -> Iterator[Row]:
     """Time every call of the contracts and print a line each."""
-    bench = Bench(torch.device(options.device), first=options.first)
+    bench = Bench(torch.device(options.device), golds=golds)
     ours = provider("ours", options.plugin)
     print(f"{'operator':30} {'shape':28} {'':6} {'ms':>8} {'graph':>7} {'host us':>7} {'MiB':>6}")
-    rows = []
     for contract in contracts:
         calls = [
             (workload, direction)
@@ -165,11 +163,10 @@ def timed(options: argparse.Namespace, contracts: Iterable[str]) -> list[Row]:
             calls += [(workload, "decode") for workload in steps(contract, torch.bfloat16)]
         for workload, direction in calls:
             row = bench.run(workload, ours, direction)
-            rows.append(row)
             _print(row)
+            yield row
             if options.profile and row.status == "ok":
                 profile(workload, direction, bench.device, options.plugin)
-    return rows
 
 
 def _print(row: Row) -> None:
@@ -180,12 +177,11 @@ def _print(row: Row) -> None:
         for form, x in zip(forms, figures, strict=True)
     )
     worst = max(row.errors.values(), default=0.0)
-    first = "" if row.first_s is None else f"first {row.first_s:.1f} s"
     trouble = row.text.splitlines()[0][:160] if row.text else ""
     head = f"{row.title:30} {row.shape_text:28} {row.direction:6}"
     status = "" if row.status == "ok" else f"{row.status}: {trouble}"
     ran = row.implementation.partition(":")[2]
-    print(f"{head} {told}  off by {worst:.2f} {ran} {first} {status}".rstrip(), flush=True)
+    print(f"{head} {told}  off by {worst:.2f} {ran} {status}".rstrip(), flush=True)
 
 
 def profile(
@@ -214,6 +210,15 @@ def profile(
         print(f"      {microseconds:8.1f} us  {count / runs:4.1f}x  {name[:70]}")
 
 
+def keep(options: argparse.Namespace, rows: list[Row], green: Mapping[str, bool]) -> None:
+    """Write what there is in place of what there was, whole at any moment."""
+    if options.json is not None:
+        told = document(rows, machine(torch.device(options.device)), checked=green)
+        being_written = options.json.with_suffix(".part")
+        being_written.write_text(json.dumps(told, indent=1), encoding="utf-8")
+        being_written.replace(options.json)
+
+
 def main() -> int:
     """Check, prove, time."""
     parser = argparse.ArgumentParser(
@@ -230,7 +235,6 @@ def main() -> int:
     parser.add_argument("--proofs", nargs="*", default=[])
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for the proofs")
     parser.add_argument("--decode", action="store_true")
-    parser.add_argument("--first", action="store_true", help="first calls, nothing compiled")
     parser.add_argument("--profile", action="store_true", help="device time of each kernel")
     parser.add_argument("--anyway", action="store_true", help="time what did not pass the grid too")
     parser.add_argument("--json", type=Path)
@@ -247,13 +251,16 @@ def run(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     contracts = list(dict.fromkeys(target.declaration.contract for target in found))
     if not contracts:
         parser.error(f"--ops {' '.join(options.ops)}: {options.plugin} declares no such operator")
-    green = check(options, contracts)
-    going = [contract for contract in contracts if green[contract] or options.anyway]
-    held = prove(options, going) if options.proofs else True
-    rows = timed(options, going) if options.shapes or options.decode else []
-    if options.json is not None:
-        told = document(rows, machine(torch.device(options.device)), checked=green)
-        options.json.write_text(json.dumps(told, indent=1), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        green = check(options, contracts, Path(folder))
+        going = [contract for contract in contracts if green[contract] or options.anyway]
+        held = prove(options, going) if options.proofs else True
+        rows = list[Row]()
+        keep(options, rows, green)
+        if options.shapes or options.decode:
+            for row in timed(options, going, Golds(Path(folder, GOLDS))):
+                rows.append(row)
+                keep(options, rows, green)
     if left := [contract for contract in contracts if contract not in going]:
         print(f"neither proven nor timed, since a case did not pass: {', '.join(left)}")
     right = all(green.values()) and held and all(row.status == "ok" for row in rows)

@@ -1,20 +1,24 @@
-"""One process's share of the compiling and checking; see ``check_and_time.py``.
+"""One process's share of compiling, evaluating and checking; see ``check_and_time.py``.
 
     python grid_share.py JSON
 
-Compiles what the timed calls need by calling each once, then runs every ``of``-th case of the
-conformance grid. Results are appended to a file as JSON lines. A case that leaves the device
-unusable ends the process, which starts again behind it.
+Compiles what the timed calls need by calling each once, evaluates the definitions that they will be
+compared with, then runs cases of the conformance grid. Each is done by the process that claims it
+first. What fails before the grid fails again when it is timed, and is told then. Results are
+appended to a file as JSON lines. A case that leaves the device unusable ends the process, which
+starts again behind it.
 """
+
+# ruff: noqa: T201
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from calls import chosen, narrowed, steps, workloads
@@ -23,12 +27,18 @@ from fla_conformance.case import Case
 from fla_conformance.grid import grid
 from fla_conformance.result import Outcome
 from fla_conformance.run import Target, run_case
+from fla_core.cli.calls.bench import gate
+from fla_core.cli.calls.bench.golds import Golds
 from fla_core.cli.calls.bench.providers import provider
 from fla_core.cli.calls.bench.runner import step
 from fla_core.cli.calls.bench.workload import Workload
 from fla_core.contracts import CONTRACTS
 
 LEVELS = ("L1", "L2")
+RESULTS, GOLDS = "results.jsonl", "golds"
+"""Where cases and definitions are told of, in the folder of a run."""
+
+T = TypeVar("T")
 
 
 def main(asked: Mapping[str, Any]) -> None:
@@ -40,16 +50,20 @@ def main(asked: Mapping[str, Any]) -> None:
 
 def _share(asked: Mapping[str, Any]) -> None:
     found = chosen(asked["plugin"], asked["device"], asked["ops"])
-    mine = slice(asked["worker"], None, asked["of"])
-    if asked["start"] == 0:
-        device = torch.device(asked["device"])
-        for workload, direction in _timed(found, asked["shapes"], asked["decode"])[mine]:
-            _compile(workload, direction, device)
-    todo = _cases(found, asked["budget"])[mine]
-    for index in range(asked["start"], len(todo)):
-        target, case, level = todo[index]
+    folder, device = Path(asked["folder"]), torch.device(asked["device"])
+    timed = _timed(found, asked["shapes"], asked["decode"])
+    for workload, direction in _claimed(timed, folder, "call"):
+        _compile(workload, direction, device)
+    golds = Golds(folder / GOLDS)
+    for label, part, grad in _claimed(_definitions(timed), folder, "definition"):
+        try:
+            gate.evaluate_ahead(label, part, device, grad, golds)
+            _release(device)
+        except Exception as error:
+            print(f"evaluating {label}: {error}"[:300])
+    for target, case, level in _claimed(_cases(found, asked["budget"]), folder, "case"):
         result = run_case(case, target, level)
-        usable = result.outcome is not Outcome.CRASH or _usable(asked["device"])
+        usable = result.outcome is not Outcome.CRASH or _usable(device)
         margin = result.margin
         line = {
             "contract": target.declaration.contract,
@@ -59,11 +73,20 @@ def _share(asked: Mapping[str, Any]) -> None:
             "margin": 0.0 if margin is None else max(margin.block, margin.token),
             "seconds": round(result.seconds, 2),
         }
-        with Path(asked["file"]).open("a", encoding="utf-8") as file:
+        with (folder / RESULTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         if not usable:
-            again = json.dumps({**asked, "start": index + 1})
-            os.execv(sys.executable, [sys.executable, __file__, again])
+            os.execv(sys.executable, [sys.executable, __file__, json.dumps(asked)])
+
+
+def _claimed(listed: Iterable[T], folder: Path, kind: str) -> Iterator[T]:
+    """Those that no other process has begun."""
+    for index, one in enumerate(listed):
+        try:
+            (folder / f"{kind}-{index}").touch(exist_ok=False)
+        except FileExistsError:
+            continue
+        yield one
 
 
 def _cases(found: list[Target], budget: str) -> list[tuple[Target, Case, str]]:
@@ -79,32 +102,48 @@ def _cases(found: list[Target], budget: str) -> list[tuple[Target, Case, str]]:
 
 
 def _timed(found: list[Target], shapes: list[str], decode: bool) -> list[tuple[Workload, str]]:
+    """Gradients first, shape by shape: what comes later mostly finds its kernels compiled."""
     contracts = dict.fromkeys(target.declaration.contract for target in found)
     listed = [
         (workload, direction)
-        for contract in contracts
-        for workload in workloads(contract, shapes, torch.bfloat16)
         for direction in ("both", "fwd")
+        for shape in shapes
+        for contract in contracts
+        for workload in workloads(contract, [shape], torch.bfloat16)
     ]
     if decode:
         listed += [(w, "decode") for c in contracts for w in steps(c, torch.bfloat16)]
     return listed
 
 
+def _definitions(timed: list[tuple[Workload, str]]) -> list[tuple[str, Workload, bool]]:
+    """Each definition once, with gradients where a call has any: those of many tokens first."""
+    listed: dict[str, tuple[str, Workload, bool]] = {}
+    for workload, direction in timed:
+        for label, part in gate.compared(workload).items():
+            listed.setdefault(label, (label, part, direction == "both"))
+    return sorted(listed.values(), key=lambda one: -one[1].sizes["T"])
+
+
 def _compile(workload: Workload, direction: str, device: torch.device) -> None:
-    """Call once; what fails here fails again, and is told, when it is timed."""
+    """Call once."""
     try:
         problem = workload.make(device, direction == "both")
         step(problem, provider("ours").bound(workload.recipe, problem))()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
+        _release(device)
     except Exception as error:
-        print(f"compiling {workload.recipe.title} {workload.text} {direction}: {error}"[:300])  # noqa: T201
+        print(f"compiling {workload.recipe.title} {workload.text} {direction}: {error}"[:300])
 
 
-def _usable(device: str) -> bool:
-    if torch.device(device).type == "cpu":
+def _release(device: torch.device) -> None:
+    """Leave the device's memory to the other processes."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def _usable(device: torch.device) -> bool:
+    if device.type == "cpu":
         return True
     try:
         torch.zeros(1, device=device).item()

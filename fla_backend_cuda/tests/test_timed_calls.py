@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from fla_core.cli.calls import measure
+from fla_core.cli.calls.bench import rows as stored
+from fla_core.cli.calls.bench import runner
+from fla_core.cli.calls.bench.golds import Golds
 from fla_triton.declared import ROWS
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import calls
 import check_and_time
+import first_calls
+import grid_share
+
+TINY = {"tiny": (1, 70, 2, 2, 16, 16)}
 
 
 @pytest.mark.parametrize("contract", [row.contract for row in ROWS])
@@ -48,3 +59,82 @@ def test_a_proof_that_ends_is_not_late() -> None:
     process = check_and_time._started([sys.executable, "-c", "print('done')"], {})
     assert check_and_time.ended(process, 60.0) == ("done\n", "")
     assert process.returncode == 0
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What two processes would be asked for: one size of one contract on the CPU."""
+    monkeypatch.setattr(calls, "SHAPES", TINY)
+    monkeypatch.setattr(calls, "DECODED", (1,))
+    (tmp_path / grid_share.GOLDS).mkdir()
+    return {
+        "plugin": "reference",
+        "variant": "",
+        "device": "cpu",
+        "ops": ["simple_gla"],
+        "budget": "1",
+        "shapes": ["tiny"],
+        "decode": True,
+        "folder": str(tmp_path),
+    }
+
+
+def test_what_is_timed_is_compared_with_what_was_evaluated_ahead(
+    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid_share.main(asked)
+    done = (tmp_path / grid_share.RESULTS).read_text().splitlines()
+    assert {json.loads(line)["outcome"] for line in done} == {"pass"}
+    grid_share.main(asked)  # nothing is left to claim
+    assert (tmp_path / grid_share.RESULTS).read_text().splitlines() == done
+
+    def evaluated_again(*args: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(measure, "gold", evaluated_again)
+    options = Namespace(**asked, profile=False)
+    golds = Golds(tmp_path / grid_share.GOLDS)
+    rows = list(check_and_time.timed(options, ["simple_gla"], golds))
+    told = [(row.title, row.direction, row.status) for row in rows]
+    assert told == [
+        *(
+            (title, direction, "ok")
+            for title in ("chunk_simple_gla", "chunk_retention")
+            for direction in ("both", "fwd")
+        ),
+        ("fused_recurrent_simple_gla", "decode", "ok"),
+    ]
+
+
+def test_rows_are_kept_as_they_come(tmp_path: Path) -> None:
+    file = tmp_path / "rows.json"
+    options = Namespace(json=file, device="cpu")
+    (workload,) = calls.workloads("gla", ["main"], torch.bfloat16)
+    rows = [runner.blank(workload, "ours", "", direction) for direction in ("fwd", "both")]
+    for count in range(3):
+        check_and_time.keep(options, rows[:count], {"gla": True})
+        assert list(tmp_path.iterdir()) == [file]
+        assert stored.read(file).rows == tuple(rows[:count])
+
+
+def test_each_thing_is_claimed_once(tmp_path: Path) -> None:
+    first = grid_share._claimed("abcd", tmp_path, "letter")
+    assert next(first) == "a"
+    assert list(grid_share._claimed("abcd", tmp_path, "letter")) == ["b", "c", "d"]
+    assert list(first) == []
+    assert list(grid_share._claimed("ab", tmp_path, "other")) == ["a", "b"]
+
+
+def test_first_calls_tell_of_seconds_and_of_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "SHAPES", TINY)
+    listed = first_calls.wanted("reference", "cpu", ["chunk_gla", "chunk_kda:*"], "tiny")
+    assert [one.recipe.title for one in listed] == ["chunk_gla", "chunk_kda:gate"]
+    told = first_calls.first_calls(listed[:1], "reference", torch.device("cpu"), 2)
+    ((workload, seconds, trouble),) = told
+    assert workload is listed[0]
+    assert seconds is not None
+    assert seconds > 0
+    assert trouble == ""
+    ((_, seconds, trouble),) = first_calls.first_calls(listed[:1], "none", torch.device("cpu"), 2)
+    assert seconds is None
+    assert "status 1" in trouble

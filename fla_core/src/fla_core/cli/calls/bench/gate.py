@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fla_core.cli.calls import measure
+from fla_core.cli.calls.bench.golds import Golds, labelled
 from fla_core.cli.calls.bench.workload import Workload, slice_of, sliced
-from fla_core.cli.calls.problem import CPU, Problem
+from fla_core.cli.calls.problem import Problem
 
 SMALL_TOKENS = 80
 """One chunk of 64 and a part of the next."""
@@ -47,37 +48,6 @@ class Verdict:
         return not self.failure
 
 
-class Golds:
-    """Definitions that were evaluated before: providers and directions of one call share them."""
-
-    def __init__(self) -> None:
-        self._known: dict[object, measure.Gold] = {}
-
-    def small(
-        self, workload: Workload, problem: Problem, definition: measure.Evaluate
-    ) -> measure.Gold:
-        """Answers to a small call."""
-        key = ("small", workload.recipe.title, workload.text, workload.dtype)
-        return self._of(key, problem, definition, CPU)
-
-    def slice(
-        self, workload: Workload, problem: Problem, definition: measure.Evaluate
-    ) -> measure.Gold:
-        """Answers to a slice of a timed call, on the device where that computes in float64."""
-        key = ("slice", workload.recipe.title, workload.text, workload.dtype)
-        return self._of(key, problem, definition, problem.device)
-
-    def _of(
-        self, key: object, problem: Problem, evaluate: measure.Evaluate, device: torch.device
-    ) -> measure.Gold:
-        trained = bool(problem.trained)
-        # What is known with gradients is known without them.
-        found = self._known.get((key, True)) or self._known.get((key, trained))
-        if found is None:
-            found = self._known[key, trained] = measure.gold(problem, evaluate, device)
-        return found
-
-
 Definitions = tuple[measure.Evaluate, measure.Evaluate]
 DEFINITIONS: Definitions = (measure.by_token, measure.by_chunks)
 """What is right, of small calls and of a slice of a large one."""
@@ -103,6 +73,37 @@ def check(
     whole = sliced_call(workload, timed, function, golds, definitions)
     failure = "; ".join(v.failure for v in (few, whole) if v.failure)
     return Verdict({**few.errors, **whole.errors}, max(few.bound, whole.bound), failure)
+
+
+def compared(workload: Workload) -> dict[str, Workload]:
+    """What :func:`check` compares with the definition, by label."""
+    few = {labelled("small", one): one for one in _small(workload).values()}
+    return {**few, labelled("slice", workload): workload}
+
+
+def evaluate_ahead(
+    label: str,
+    workload: Workload,
+    device: torch.device,
+    grad: bool,
+    golds: Golds,
+    definitions: Definitions = DEFINITIONS,
+) -> None:
+    """Evaluate on the CPU one of what :func:`compared` lists, for another process to compare with.
+
+    Args:
+        label: of it.
+        workload: its part.
+        device: where the call will be timed: each kind of device draws inputs of its own.
+        grad: whether gradients will be compared too.
+        golds: have a folder.
+        definitions: what is right.
+    """
+    problem = workload.make(device, grad)
+    if label == labelled("slice", workload):
+        golds.leave(label, slice_of(problem), definitions[1])
+    else:
+        golds.leave(label, problem, definitions[0])
 
 
 def small(

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fla_core.cli.calls.bench import anchor, fresh, timers
 from fla_core.cli.calls.bench.anchor import Anchor
-from fla_core.cli.calls.bench.gate import Golds, check
+from fla_core.cli.calls.bench.gate import check
+from fla_core.cli.calls.bench.golds import Golds
 from fla_core.cli.calls.bench.providers import Absent, NotOffered, Provider
 from fla_core.cli.calls.bench.rows import Row
 from fla_core.cli.calls.bench.workload import Workload

@@ -19,6 +19,7 @@ import torch
 
 from fla_core.cli._inspect import channel
 from fla_core.cli.calls.bench import gate, recipes, timers
+from fla_core.cli.calls.bench.golds import Golds
 from fla_core.cli.calls.bench.providers import OURS, provider
 from fla_core.cli.calls.bench.runner import step
 from fla_core.cli.calls.bench.workload import Workload
@@ -38,7 +39,7 @@ class Trial:
     tuner: Tuner
     device: torch.device
     budget: float
-    golds: gate.Golds = field(default_factory=gate.Golds)
+    golds: Golds = field(default_factory=Golds)
 
     def run(self, task: Task, tiles: Tiles, mode: str) -> tuple[float | None, str]:
         """Milliseconds, or None, and what is wrong, or ``""``."""
