@@ -43,6 +43,7 @@ HERE = Path(__file__).parent
 SHOWN = 60
 """Lines of a failed proof that are shown; of others the last few."""
 
+Running = subprocess.Popen[str]
 Judge = Callable[[int, str], str]
 """From a process's exit status and output to what is wrong with it, ``""`` if nothing."""
 
@@ -90,29 +91,20 @@ def check(options: argparse.Namespace, contracts: Iterable[str], folder: Path) -
 
 def prove(options: argparse.Namespace, contracts: Iterable[str]) -> bool:
     """Run the proofs side by side, a process for each contract; True when all hold."""
+    end = time.monotonic() + options.limit
     wanted = [name for name in options.proofs if name != "memcheck"]
     checker = memcheck.sanitizer() if "memcheck" in options.proofs else None
     held = "memcheck" not in options.proofs or checker is not None
     if not held:
         print(f"memcheck: {memcheck.NAME} is neither in PATH nor beside a toolkit nor in a wheel")
-    running: list[tuple[subprocess.Popen[str], Judge]] = []
     with tempfile.TemporaryDirectory() as folder:
+        running = [
+            (_proof(options, contract, wanted, Path(folder, contract)), _fault)
+            for contract in contracts
+            if wanted
+        ]
         if checker is not None:
-            # It must find a fault before its silence means anything.
-            control = [sys.executable, str(HERE / "stray.py")]
-            watched = _started(memcheck.watched(checker, control), memcheck.ENVIRONMENT)
-            running.append((watched, memcheck.control_fault))
-        for contract in contracts:
-            plain = [sys.executable, str(HERE / "proofs.py"), contract, "--device", options.device]
-            plain += ["--plugin", options.plugin, "--variant", options.variant]
-            if wanted:
-                cache = {"TRITON_CACHE_DIR": str(Path(folder, contract))}
-                started = _started([*plain, "--only", ",".join(wanted)], cache)
-                running.append((started, _fault))
-            if checker is not None:
-                odd = memcheck.watched(checker, [*plain, "--only", "odd"])
-                running.append((_started(odd, memcheck.ENVIRONMENT), memcheck.fault))
-        end = time.monotonic() + options.limit
+            running += _watched(options, contracts, checker, Path(folder, "odd"), end)
         for process, judge in running:
             text, late = ended(process, end - time.monotonic())
             trouble = late or judge(process.returncode, text)
@@ -124,7 +116,43 @@ def prove(options: argparse.Namespace, contracts: Iterable[str]) -> bool:
     return held
 
 
-def ended(process: subprocess.Popen[str], seconds: float) -> tuple[str, str]:
+def _proof(
+    options: argparse.Namespace,
+    contract: str,
+    names: Iterable[str],
+    cache: Path,
+    checker: str | None = None,
+) -> Running:
+    """Start the proofs of a contract, watched if there is a checker."""
+    command = [sys.executable, str(HERE / "proofs.py"), contract, "--device", options.device]
+    command += ["--plugin", options.plugin, "--variant", options.variant]
+    command += ["--only", ",".join(names)]
+    environment = {"TRITON_CACHE_DIR": str(cache)}
+    if checker is None:
+        return _started(command, environment)
+    return _started(memcheck.watched(checker, command), {**environment, **memcheck.ENVIRONMENT})
+
+
+def _watched(
+    options: argparse.Namespace, contracts: Iterable[str], checker: str, cache: Path, end: float
+) -> list[tuple[Running, Judge]]:
+    """Start odd shapes under the checker, and the planted fault that it must find.
+
+    What runs there is compiled before: compilers are child processes, which it watches too.
+    """
+    compiling = [_proof(options, contract, ["odd"], cache) for contract in contracts]
+    for process in compiling:
+        ended(process, end - time.monotonic())  # what fails fails again under the checker
+    stray = memcheck.watched(checker, [sys.executable, str(HERE / "stray.py")])
+    control = (_started(stray, memcheck.ENVIRONMENT), memcheck.control_fault)
+    odd = [
+        (_proof(options, contract, ["odd"], cache, checker), memcheck.fault)
+        for contract in contracts
+    ]
+    return [control, *odd]
+
+
+def ended(process: Running, seconds: float) -> tuple[str, str]:
     """Wait for a proof: what it printed, and that it was ended with all it had started if late."""
     try:
         return process.communicate(timeout=max(seconds, 0.0))[0], ""
@@ -137,7 +165,7 @@ def _fault(status: int, text: str) -> str:
     return f"ended with {status}" if status else ""
 
 
-def _started(command: list[str], more: Mapping[str, str]) -> subprocess.Popen[str]:
+def _started(command: list[str], more: Mapping[str, str]) -> Running:
     return subprocess.Popen(
         command,
         env={**os.environ, **more},

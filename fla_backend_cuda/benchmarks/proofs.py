@@ -17,6 +17,7 @@ import argparse
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -176,9 +177,11 @@ def main() -> int:
     device, only = torch.device(options.device), options.only.split(",")
     failed = False
     with narrowed(options.plugin, options.variant), use(options.plugin):
+        start = time.monotonic()
         for title, name, text in proven(options.contract, device, only):
             failed |= text.startswith("FAIL")
-            print(f"{title:28} {name:8} {text}", flush=True)
+            seconds, start = time.monotonic() - start, time.monotonic()
+            print(f"{title:28} {name:8} {seconds:4.0f} s  {text}", flush=True)
     return int(failed)
 
 

@@ -23,6 +23,7 @@ import calls
 import check_and_time
 import first_calls
 import grid_share
+import memcheck
 
 TINY = {"tiny": (1, 70, 2, 2, 16, 16)}
 
@@ -138,3 +139,40 @@ def test_first_calls_tell_of_seconds_and_of_failures(monkeypatch: pytest.MonkeyP
     ((_, seconds, trouble),) = first_calls.first_calls(listed[:1], "none", torch.device("cpu"), 2)
     assert seconds is None
     assert "status 1" in trouble
+
+
+@pytest.mark.parametrize("planted", [True, False])
+def test_what_is_watched_was_compiled_before(
+    planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stands in for the programs: each says at once what the real one would in the end."""
+    begun: list[tuple[bool, str, str]] = []
+    started = check_and_time._started
+
+    def at_once(command: list[str], more: dict[str, str]) -> check_and_time.Running:
+        program = next(Path(word).stem for word in command if word.endswith(".py"))
+        proofs = command[-1] if program == "proofs" else program
+        begun.append((command[0] == "checker", proofs, more.get("TRITON_CACHE_DIR", "")))
+        code = "print('ERROR SUMMARY: 0 errors')"
+        if program == "stray" and planted:
+            code = "import sys; print('Invalid __global__ write'); sys.exit(9)"
+        return started([sys.executable, "-c", code], {})
+
+    monkeypatch.setattr(check_and_time, "_started", at_once)
+    monkeypatch.setattr(memcheck, "sanitizer", lambda: "checker")
+    options = Namespace(
+        proofs=["lengths", "memcheck"], limit=60.0, plugin="cuda", variant="", device="cuda:0"
+    )
+    assert check_and_time.prove(options, ["gla", "kda"]) is planted
+    caches = [cache for *_, cache in begun]
+    assert [one[:2] for one in begun] == [
+        (False, "lengths"),
+        (False, "lengths"),
+        (False, "odd"),
+        (False, "odd"),
+        (True, "stray"),
+        (True, "odd"),
+        (True, "odd"),
+    ]
+    assert caches[2] == caches[3] == caches[5] == caches[6]
+    assert len({caches[0], caches[1], caches[2]}) == 3  # counting starts in empty caches
