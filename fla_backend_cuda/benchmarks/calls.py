@@ -93,3 +93,20 @@ def steps(contract: str, dtype: torch.dtype) -> Iterator[Workload]:
         if "HV" not in CONTRACTS[contract].domain.axes:
             del sizes["HV"]
         yield Workload(recipes.stepped(names[0]), sizes, None, dtype)
+
+
+def timed_calls(
+    contracts: Iterable[str], shapes: Sequence[str], decode: bool, dtype: torch.dtype
+) -> list[tuple[Workload, str]]:
+    """Every call that is timed with its direction, shape by shape in the order asked for."""
+    wanted = list(contracts)
+    found = [
+        (workload, direction)
+        for shape in shapes
+        for contract in wanted
+        for workload in workloads(contract, [shape], dtype)
+        for direction in ("both", "fwd")
+    ]
+    if decode:
+        found += [(one, "decode") for contract in wanted for one in steps(contract, dtype)]
+    return found

@@ -30,7 +30,7 @@ from pathlib import Path
 
 import memcheck
 import torch
-from calls import SHAPES, chosen, narrowed, steps, workloads
+from calls import SHAPES, chosen, narrowed, timed_calls
 from grid_share import GOLDS, RESULTS
 
 from fla_core.cli.calls.bench.golds import Golds
@@ -181,20 +181,13 @@ def timed(options: argparse.Namespace, contracts: Iterable[str], golds: Golds) -
     bench = Bench(torch.device(options.device), golds=golds)
     ours = provider("ours", options.plugin)
     print(f"{'operator':30} {'shape':28} {'':6} {'ms':>8} {'graph':>7} {'host us':>7} {'MiB':>6}")
-    for contract in contracts:
-        calls = [
-            (workload, direction)
-            for workload in workloads(contract, options.shapes, torch.bfloat16)
-            for direction in ("both", "fwd")
-        ]
-        if options.decode:
-            calls += [(workload, "decode") for workload in steps(contract, torch.bfloat16)]
-        for workload, direction in calls:
-            row = bench.run(workload, ours, direction)
-            _print(row)
-            yield row
-            if options.profile and row.status == "ok":
-                profile(workload, direction, bench.device, options.plugin)
+    listed = timed_calls(contracts, options.shapes, options.decode, torch.bfloat16)
+    for workload, direction in listed:
+        row = bench.run(workload, ours, direction)
+        _print(row)
+        yield row
+        if options.profile and row.status == "ok":
+            profile(workload, direction, bench.device, options.plugin)
 
 
 def _print(row: Row) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from calls import chosen, narrowed, steps, workloads
+from calls import chosen, narrowed, timed_calls
 
 from fla_conformance.case import Case
 from fla_conformance.grid import grid
@@ -51,7 +51,10 @@ def main(asked: Mapping[str, Any]) -> None:
 def _share(asked: Mapping[str, Any]) -> None:
     found = chosen(asked["plugin"], asked["device"], asked["ops"])
     folder, device = Path(asked["folder"]), torch.device(asked["device"])
-    timed = _timed(found, asked["shapes"], asked["decode"])
+    contracts = dict.fromkeys(target.declaration.contract for target in found)
+    timed = timed_calls(contracts, asked["shapes"], asked["decode"], torch.bfloat16)
+    # Gradients first: calls without mostly find their kernels compiled.
+    timed.sort(key=lambda call: call[1] != "both")
     for workload, direction in _claimed(timed, folder, "call"):
         _compile(workload, direction, device)
     golds = Golds(folder / GOLDS)
@@ -99,21 +102,6 @@ def _cases(found: list[Target], budget: str) -> list[tuple[Target, Case, str]]:
         for level in LEVELS
         for case in grid(CONTRACTS[target.declaration.contract], target.declaration, level, size)
     ]
-
-
-def _timed(found: list[Target], shapes: list[str], decode: bool) -> list[tuple[Workload, str]]:
-    """Gradients first, shape by shape: what comes later mostly finds its kernels compiled."""
-    contracts = dict.fromkeys(target.declaration.contract for target in found)
-    listed = [
-        (workload, direction)
-        for direction in ("both", "fwd")
-        for shape in shapes
-        for contract in contracts
-        for workload in workloads(contract, [shape], torch.bfloat16)
-    ]
-    if decode:
-        listed += [(w, "decode") for c in contracts for w in steps(c, torch.bfloat16)]
-    return listed
 
 
 def _definitions(timed: list[tuple[Workload, str]]) -> list[tuple[str, Workload, bool]]:
