@@ -108,10 +108,10 @@ from fla_core.plugins import Backend, Implementation, Probe, Validity, hookimpl
 
 @hookimpl
 def fla_backend():
-    return Backend(name="{name}", targets=("cpu",), toolchain="torch", requires={requires!r})
+    return Backend(name="{name}", targets={targets!r}, toolchain="torch", requires={requires!r})
 """
 
 
-def card(name: str, requires: tuple[str, ...] = ()) -> str:
+def card(name: str, requires: tuple[str, ...] = (), targets: tuple[str, ...] = ("cpu",)) -> str:
     """Source of a plugin with nothing but its card."""
-    return CARD.format(name=name, requires=requires)
+    return CARD.format(name=name, requires=requires, targets=targets)

@@ -99,8 +99,7 @@ def test_every_kind_of_trouble_is_a_row(crowd: Site) -> None:
 
 def test_a_missing_toolchain(site: Site) -> None:
     """Never a stock triton for a vendor's device; a mere note where that device is not."""
-    code = card("rocm", ("triton>=3.4",)).replace('("cpu",)', '("cuda",)')
-    site.plant("rocm", code)
+    site.plant("rocm", card("rocm", ("triton>=3.4",), ("cuda",)))
     info = next(site.folder.glob("*.dist-info")) / "METADATA"
     info.write_text(info.read_text().replace("fla-planted-rocm", "fla-backend-rocm"))
     done = site.run("doctor", "--json")
@@ -295,3 +294,13 @@ def test_torch_that_crashes(site: Site) -> None:
     assert done.code == 1
     (found,) = problems(done.json, "torch")
     assert "died of SIGABRT during torch" in found["text"]
+
+
+def test_what_is_installed_without_its_device_is_said_to_be_unused(site: Site) -> None:
+    site.plant("idle", card("idle", targets=("npu", "quark")))
+    text = site.run("doctor").out
+    said = "probe  not asked, and unused: there is no device of type npu or quark here"
+    assert " ".join(said.split()) in " ".join(text.split())
+    site.plant("busy", card("busy"))
+    text = site.run("doctor").out
+    assert text.count("not asked, and unused") == 1

@@ -26,7 +26,8 @@ def test_a_device_that_is_not_here(invoke: Invoke) -> None:
     result = invoke("explain", "gla.chunk_gla", "--K", "128", "--dtype", "bf16", "--device", "cuda")
     assert result.exit_code == 0, result.output
     for text in (
-        "chunk_gla: acme:gla#chunk",
+        "chunk_gla: acme:gla#chunk if there were such a device",
+        "note    no cuda device",
         "would be asked; not probed here (no cuda device)",
         "accepted",
         "bolt",
@@ -104,12 +105,15 @@ def test_a_device_that_only_a_plugin_knows(invoke: Invoke) -> None:
         ("cpu:0", ""),
         ("cpu:7", "there is one cpu, no cpu:7"),
         ("mps:3", "no mps:3 dev"),
+        ("xpu", "no xpu device"),
     ],
 )
-def test_an_index_beyond_what_is_here_is_noted(invoke: Invoke, device: str, note: str) -> None:
+def test_a_device_beyond_what_is_here_is_noted(invoke: Invoke, device: str, note: str) -> None:
     result = invoke("explain", "gla", "--device", device)
     assert result.exit_code == 0
     assert note in result.stdout
+    headline = result.stdout.partition("\n")[0]
+    assert headline.endswith("if there were such a device") is bool(note)
     said = json.loads(invoke("explain", "gla", "--device", device, "--json").stdout)["note"]
     assert said.startswith(note)
     assert bool(said) is bool(note)

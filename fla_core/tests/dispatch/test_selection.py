@@ -369,6 +369,8 @@ def test_nobody_accepts_under_a_closed_policy(install: Any) -> None:
     )
     with pytest.raises(NoImplementationError) as caught:
         plan("kda", K=192, features=("varlen",), gradients=("q",))
+    again = "fla-kernels explain chunk_kda --K 192 --dtype bf16 --device cuda"
+    again += " --feature varlen --grad --backend acme,beta"
     assert str(caught.value).splitlines() == [
         "chunk_kda has no implementation for this call",
         "  call            chunk K=192 bf16 cuda | varlen, grad",
@@ -376,7 +378,7 @@ def test_nobody_accepts_under_a_closed_policy(install: Any) -> None:
         "  beta            unavailable: needs no-such-toolchain>=1, which is not installed",
         "  reference       not asked  add ',reference' to the policy to allow it (slow)",
         "  policy          'acme,beta', from FLA_BACKEND",
-        "  next            fla-kernels explain chunk_kda --K 192 --dtype bf16 --device cuda",
+        f"  next            {again}",
     ]
     copy = pickle.loads(pickle.dumps(caught.value))
     assert str(copy) == str(caught.value)

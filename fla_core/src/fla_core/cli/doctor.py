@@ -50,8 +50,9 @@ def _show(to: Console, report: dict[str, Any]) -> None:
     _section(to, "Devices", report["devices"], ("device", "name", "arch"))
     _section(to, "Settings", report["settings"], ("name", "value", "origin"))
     _section(to, "Other FLA_* variables", report["variables"], ("name", "value", "note"))
+    present = {device["device"].partition(":")[0] for device in report["devices"]}
     for plugin in report["plugins"]:
-        _plugin(to, plugin)
+        _plugin(to, plugin, present)
     _view.heading(to, "Problems")
     if not report["problems"]:
         to.print("none", style="green")
@@ -66,7 +67,7 @@ def _section(to: Console, title: str, rows: list[dict[str, str]], keys: tuple[st
         _view.table(to, keys, [[row[key] for key in keys] for row in rows])
 
 
-def _plugin(to: Console, plugin: dict[str, Any]) -> None:
+def _plugin(to: Console, plugin: dict[str, Any], present: set[str]) -> None:
     from rich.text import Text
 
     to.print()
@@ -83,6 +84,7 @@ def _plugin(to: Console, plugin: dict[str, Any]) -> None:
     rows.append(("computes", ", ".join(contracts)))
     rows += [("needs", f"{r['text']}: {r['problem'] or 'met'}") for r in plugin["requirements"]]
     rows += [("probe", _probe(device, p)) for device, p in plugin["probes"].items()]
+    rows.append(("probe", _unused(plugin, present)))
     rows += [("validity", _validity(row)) for row in plugin["validity"]]
     rows += [(str(label), str(text)) for label, text in plugin["doctor"].items()]
     rows.append(("doctor", plugin["doctor_error"]))
@@ -94,6 +96,14 @@ def _probe(device: str, probe: dict[str, Any]) -> str:
     versions = [f"{name} {version}" for name, version in probe["versions"].items()]
     words = [device, "ok" if probe["ok"] else "no", probe["arch"], probe["reason"], *versions]
     return ", ".join(filter(None, words))
+
+
+def _unused(plugin: dict[str, Any], present: set[str]) -> str:
+    """Why a plugin that could serve was not asked; ``""`` for any other."""
+    targets = (plugin["backend"] or {}).get("targets", ())
+    if plugin["state"] != "loaded" or present.intersection(targets):
+        return ""
+    return f"not asked, and unused: there is no device of type {' or '.join(targets)} here"
 
 
 def _validity(row: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 JSON: the keys of :meth:`fla_core.dispatch.decision.Decision.to_json` (``operator``, ``contract``,
 ``device``, ``axes``, ``features``, ``gradients``, ``policy``, ``chosen``, ``plan``, ``considered``,
 ``not_asked``), ``install``, a list of commands that would bring a backend for the device; it is
-empty when an installed plugin can serve that device, and ``note``, what is odd about the device.
+empty when an installed plugin can serve that device, and ``note``, that the device is not here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def explain(
             backend=backend,
             **{axis: size for axis, size in sizes.items() if size is not None},
         )
-        install, note = for_device(decision.view.device), device_note(device)
+        install = for_device(decision.view.device)
+        note = "" if arch else device_note(device)
     if as_json:
         _view.emit({**decision.to_json(), "install": install, "note": note})
     else:
@@ -71,7 +72,9 @@ def _show(decision: Decision, install: list[str], note: str) -> None:
     from fla_core.dispatch.decision import describe
 
     to = _view.console()
-    to.print(f"{decision.operator}: {decision.plan or 'no implementation'}", style="bold")
+    supposed = " if there were such a device" if note else ""
+    plan = decision.plan or "no implementation"
+    to.print(f"{decision.operator}: {plan}{supposed}", style="bold")
     facts = [("call", describe(decision.view))]
     facts.append(("policy", f"{decision.policy} (from {decision.origin})"))
     facts.append(("note", note))

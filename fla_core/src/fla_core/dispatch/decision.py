@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +53,13 @@ class Decision:
         return rows
 
     def _next(self) -> str:
+        """The command that comes to the same decision."""
         facts = [f"--{axis} {size}" for axis, size in self.view.axes.items() if size is not None]
         dtype = SHORT_DTYPES.get(self.view.dtype, self.view.dtype)
         facts += [f"--dtype {dtype}", f"--device {self.view.device}"]
+        facts += [f"--feature {name}" for name in sorted(self.view.features)]
+        facts += ["--grad"] if self.view.gradients else []
+        facts += [f"--backend {shlex.quote(self.policy)}"] if self.policy != "auto" else []
         return f"fla-kernels explain {self.operator} {' '.join(facts)}"
 
     def render(self) -> str:

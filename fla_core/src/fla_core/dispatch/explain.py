@@ -201,13 +201,11 @@ def parse_device(operator: str, text: str) -> Device:
 
 
 def device_note(text: str) -> str:
-    """What is to be said of a device with an index that this machine does not have."""
+    """What is to be said of a device that this machine does not have."""
     kind, _, index = text.partition(":")
-    if not index:
-        return ""
-    if kind == "cpu":
-        return f"there is one cpu, no {text}" if int(index) else ""
-    return _absence(Device(kind, int(index)))
+    if kind in ("", "cpu"):
+        return f"there is one cpu, no {text}" if int(index or 0) else ""
+    return _absence(Device(kind, int(index) if index else None))
 
 
 def _default_device() -> str:
