@@ -21,7 +21,7 @@ OVER_TIME = ("states", "reverse", "fused")
 
 @dataclass(frozen=True, slots=True)
 class DeltaTiles:
-    """Tiles of one direction; all hold K whole.
+    """Tiles of one direction; all but those of ``errors`` hold K whole.
 
     Attributes:
         C: tokens of a chunk.
@@ -170,6 +170,11 @@ def on_chip(tiles: DeltaTiles, profile: Profile) -> DeltaTiles:
         stage: replace(tile, warps=min(tile.warps * profile.warps, 8))
         for stage, tile in tiles.stages.items()
     }
+    if gradients := stages.get("gradients"):
+        stages["gradients"] = replace(gradients, BV=min(gradients.BV, profile.depth))
+    if errors := stages.get("errors"):
+        # Of 128 channels of float32 at once sm80 spills 11 KB a thread, of 64 392 bytes.
+        stages["errors"] = replace(errors, BK=min(errors.BK, 64))
     return DeltaTiles(min(tiles.C, profile.block), stages)
 
 

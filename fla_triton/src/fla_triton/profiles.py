@@ -28,6 +28,7 @@ class Profile:
         matrix: shapes (m, n, k) of its instructions that multiply 16-bit matrices.
         warps: factor on the warps of a program, where those of a warp hold less of a tile.
         block: tokens of a block whose products its registers hold.
+        depth: channels or columns that a program with several accumulators multiplies at once.
         pairs: a chunk may be of two blocks; Intel's compiler cannot have products in branches.
         batches: matrices may be multiplied side by side; Intel's compiler stops where factors are
             TensorFloat32.
@@ -47,6 +48,7 @@ class Profile:
     matrix: tuple[tuple[int, int, int], ...] = ((16, 8, 16),)
     warps: int = 1
     block: int = 64
+    depth: int = 64
     pairs: bool = True
     batches: bool = True
     in_registers: int = 1
@@ -66,6 +68,7 @@ def _amd(
     registers: int,
     matrix: tuple[tuple[int, int, int], ...],
     fast: str = "ieee",
+    depth: int = 64,
 ) -> Profile:
     """An AMD chip.
 
@@ -85,6 +88,7 @@ def _amd(
         matrix=matrix,
         warps=2 if narrow else 1,
         block=32 if narrow else 64,
+        depth=depth,
         in_registers=1 if narrow else 2,
     )
 
@@ -141,8 +145,9 @@ AMD = {
         # The only one that multiplies float32 matrices in a narrower format.
         _amd("gfx942", 304, 64 * KIB, warp_width=64, registers=131072, matrix=_MFMA, fast="tf32"),
         _amd("gfx950", 256, 160 * KIB, warp_width=64, registers=131072, matrix=_WIDE_MFMA),
-        _amd("gfx1100", 96, 64 * KIB, warp_width=32, registers=98304, matrix=_WMMA),
-        _amd("gfx1201", 64, 64 * KIB, warp_width=32, registers=98304, matrix=_WMMA),
+        # A thread has 256 registers, beside accumulators they hold factors of one instruction.
+        _amd("gfx1100", 96, 64 * KIB, warp_width=32, registers=98304, matrix=_WMMA, depth=16),
+        _amd("gfx1201", 64, 64 * KIB, warp_width=32, registers=98304, matrix=_WMMA, depth=16),
         # How many units its parts have is not published; fewer only splits time less often.
         _amd("gfx1250", 128, 320 * KIB, warp_width=32, registers=131072, matrix=_WIDE_WMMA),
     )

@@ -108,7 +108,11 @@ def delta_errors(
         erased *= decays
     tile_k = load_rows(k, inner, live, h, 0, H, K, C, BK)
     turned = tl.trans(tile_k)
-    products = tl.dot(tile_k, turned, input_precision=PRECISION) * erased
+    products = tl.dot(tile_k, turned, input_precision=PRECISION)
+    for row in range(BK, K, BK):
+        more = load_rows(k, inner, live, h, row, H, K, C, BK)
+        products = tl.dot(more, tl.trans(more), acc=products, input_precision=PRECISION)
+    products *= erased
     offered += tl.sum(products, 1)
     dtype: tl.constexpr = k.dtype.element_ty
     mirrored = tl.trans((erased * strength[:, None]).to(dtype))
@@ -121,7 +125,12 @@ def delta_errors(
     if WITH_G:
         tile_q = load_rows(q, inner, live, h, 0, H, K, C, BK)
         products *= strength[:, None]
-        products += tl.dot(tile_q, turned, input_precision=PRECISION) * asked
+        attend = tl.dot(tile_q, turned, input_precision=PRECISION)
+        for row in range(BK, K, BK):
+            tile_q = load_rows(q, inner, live, h, row, H, K, C, BK)
+            more = load_rows(k, inner, live, h, row, H, K, C, BK)
+            attend = tl.dot(tile_q, tl.trans(more), acc=attend, input_precision=PRECISION)
+        products += attend * asked
         # Of each token what pairs give that end there, of all that begin before another one.
         begun = tl.cumsum(products, 1) - products
         found = tl.sum(tl.where(below | (inner[:, None] == inner[None, :]), begun, 0.0), 0)
