@@ -1,11 +1,13 @@
 """Compile every kernel for chips and judge what it takes: ``python -m compile_only ARCH ...``.
 
-Prints one line a kernel function and every fault; exits with status 1 if there is a fault. Each
-chip has a process of its own, since kernels remember the compiler they met first.
+Prints a line a case as it goes, then one a kernel function and every fault; exits with status 1 if
+there is a fault. Each chip has a process of its own, since kernels remember the compiler they met
+first.
 
-    --thorough        every dtype, feature and size; otherwise those of most models
-    --report FOLDER   write what was compiled, for the table of supported hardware; what a file of
-                      the same toolchain says of other contracts stays
+    --thorough        every dtype, feature and size; otherwise those of most models. Minutes a
+                      contract, and up to half an hour a chip of one processor
+    --report FOLDER   write what was compiled, for the table of supported hardware, after each
+                      contract; what a file of the same toolchain says of others stays
     --control NAME .. compile kernels that must be found faulty instead
     --only TEXT       contracts of these names, a pattern
     --kernels MODULE  a chip's own kernels, its ``FAMILIES``, in place of the portable ones
@@ -19,6 +21,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,10 +43,11 @@ from fla_conformance.inputs import make_inputs
 
 def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compiled]) -> Outcome:
     """Run every case of an implementation; what is compiled meanwhile is appended to ``made``."""
-    wrong, first = [], len(made)
+    wrong: list[str] = []
+    first, arch = len(made), chip.profile.arch
     todo = cases(subject, thorough)
     for case in todo:
-        before, begin = len(made), time.perf_counter()
+        before, known, begin = len(made), len(wrong), time.perf_counter()
         try:
             inputs = make_inputs(case)
             answer(subject, inputs, chip)
@@ -53,7 +57,9 @@ def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compil
             wrong.append(f"{case.id}: {type(error).__name__}: {text}")
         wrong += [f"{case.id}: {fault}" for one in made[before:] for fault in faults(one, chip)]
         taken = time.perf_counter() - begin
-        print(f"{taken:6.1f} s {len(made) - before:3} kernels  {case.id}", file=sys.stderr)
+        print(f"{arch}: {taken:6.1f} s {len(made) - before:3} kernels  {case.id}", flush=True)
+        for fault in wrong[known:]:
+            print(f"{arch}: {fault}", flush=True)
     if len(made) == first:
         wrong.append(f"{subject.row.contract}: no kernel was compiled")
     return Outcome(subject.row, tuple(todo), tuple(made[first:]), tuple(wrong))
@@ -63,17 +69,25 @@ def each(archs: Sequence[str]) -> int:
     """A process for each chip, as many at once as there are processors."""
     others = [word for word in sys.argv[1:] if word not in archs]
 
-    def compiled_for(arch: str) -> subprocess.CompletedProcess[str]:
+    def compiled_for(arch: str) -> int:
+        """Pass on the lines of cases as they come, and what follows them in one piece."""
         command = [sys.executable, "-m", "compile_only", arch, *others]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    failed = 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for done in pool.map(compiled_for, archs):
-            failed |= done.returncode
+        with tempfile.TemporaryFile("w+") as said:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as child:
+                assert child.stdout is not None
+                rest = ""
+                for line in child.stdout:
+                    if line.startswith(f"{arch}: "):
+                        print(line, end="", flush=True)
+                    else:
+                        rest += line
+            said.seek(0)
             # What a compiler says of its own failures is long; the end tells which it was.
-            print(done.stdout, done.stderr[-2000:] if done.returncode else "", flush=True)
-    return failed
+            print(rest + (said.read()[-2000:] if child.returncode else ""), flush=True)
+        return child.returncode
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return int(any(list(pool.map(compiled_for, archs))))
 
 
 def main() -> int:
@@ -101,20 +115,25 @@ def main() -> int:
                 chosen.remove(one)
                 print(f"{one.row.contract} is refused: {why}")
         made: list[Compiled] = []
+        outcomes = []
         with pretending(chip, made.append):
-            outcomes = [outcome_of(one, chip, options.thorough, made) for one in chosen]
+            for one in chosen:
+                outcomes.append(outcome_of(one, chip, options.thorough, made))
+                if options.report is not None:
+                    _write(options.report, chip, outcomes[-1])
         wrong = [fault for outcome in outcomes for fault in outcome.faults]
         wrong += [] if outcomes else ["nothing was compiled"]
         seconds = time.perf_counter() - begin
         print(summary(chip, outcomes, seconds))
-        if options.report is not None:
-            file = options.report / f"compiled-{chip.profile.arch}.json"
-            toolchain = ("triton-xpu" if chip.backend == "xpu" else "triton", "torch")
-            what = (chip.backend, chip.profile.arch)
-            write(file, "compiled", what, [row(outcome) for outcome in outcomes], toolchain)
     for fault in wrong:
         print(fault)
     return 1 if wrong else 0
+
+
+def _write(folder: Path, chip: Target, outcome: Outcome) -> None:
+    toolchain = ("triton-xpu" if chip.backend == "xpu" else "triton", "torch")
+    file, what = folder / f"compiled-{chip.profile.arch}.json", (chip.backend, chip.profile.arch)
+    write(file, "compiled", what, [row(outcome)], toolchain)
 
 
 if __name__ == "__main__":
