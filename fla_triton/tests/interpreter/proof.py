@@ -3,7 +3,8 @@
 Host code, plans and kernels are those of the chip; outputs and gradients are judged against the
 float64 recurrence as the conformance suite does. No compiler takes part.
 
-    ARCH ...         chips; those of one vendor that are planned alike give the same answers
+    ARCH ...         chips; a case for which some launch the same is interpreted once for them, and
+                     the report says of how many cases of a chip another's were taken
     --report FOLDER  write what ran, for the table of supported hardware; what a file of the same
                      toolchain says of other contracts stays
     --control        spoil a mask in the kernels; then the first case of none may pass
@@ -23,6 +24,7 @@ from compile_only.targets import BACKENDS
 from fla_conformance.inputs import Inputs
 from fla_triton.profiles import EVERY
 from interpreter.__main__ import answer, kernels_for
+from interpreter.alike import Alike
 from interpreter.shims import correct_bfloat16, spoil_masks, watch_bounds
 from judging import Tensors, chosen, options_of_proofs, poison_memory, prove, spared
 
@@ -38,16 +40,19 @@ def main() -> int:
     watch_bounds()
     if options.control:
         spoil_masks()
-    everywhere = []
+    everywhere, alike = [], Alike()
     for arch in options.archs:
 
         def on_chip(inputs: Inputs, arch: str = arch) -> Tensors:
-            return answer(inputs, kernels_for(inputs.case.contract, EVERY[arch]))
+            kernels = kernels_for(inputs.case.contract, EVERY[arch])
+            return alike.answer(inputs, lambda: answer(inputs, kernels))
 
         proven = []
         for subject in todo:
+            alike.reused = 0
             cases = [*small_cases(subject), usual_case(subject)]
-            proven.append(prove(subject, cases[: 1 if options.control else None], on_chip, arch))
+            one = prove(subject, cases[: 1 if options.control else None], on_chip, arch)
+            proven.append({**one, "launched_as_elsewhere": alike.reused})
         everywhere += [(arch, one) for one in proven]
         if options.report is not None and not options.control:
             file = options.report / f"interpreted-{arch}.json"
