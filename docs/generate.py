@@ -27,7 +27,11 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"backends": tables.backends},
     "docs/backends.md": {"backends": tables.backends, "requirements": tables.requirements},
     "docs/environment.md": {"variables": tables.variables},
-    "docs/support.md": {"matrix": support.matrix, "evidence": support.evidence},
+    "docs/support.md": {
+        "matrix": support.matrix,
+        "evidence": support.evidence,
+        "worst": support.worst,
+    },
     "docs/errors.md": {"errors": tables.errors, "reasons": tables.reasons},
 }
 

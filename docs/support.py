@@ -26,6 +26,9 @@ RUN, LOWERED, COMPILED, INTERPRETED, DECLARED = (
 WORDS = (RUN, LOWERED, COMPILED, INTERPRETED, DECLARED)
 """What can be said of an implementation on a chip, strongest first."""
 
+RESOURCES = ("shared", "registers", "stack")
+"""What reports say that a kernel takes."""
+
 ANY_CHIP = "host"
 """Code that ran there was compiled for no chip in particular."""
 
@@ -66,9 +69,40 @@ def matrix(folder: Path = PROOFS) -> str:
 
 def evidence(folder: Path = PROOFS) -> str:
     """A line a report: what was seen where, under which toolchain, when."""
-    headers = ("report", "what", "on", "toolchain", "date", "kernels", "shared", "regs", "spill")
+    takes = ("cases", "kernels", "shared", "regs", "spill", "margin")
+    headers = ("report", "what", "on", "toolchain", "date", *takes)
     lines = [_line(path, document) for path, document in reports(folder)]
     return rows(headers, lines)
+
+
+def worst(folder: Path = PROOFS) -> str:
+    """A line a backend: kernels compiled for all its chips, and which takes most of what."""
+    lines = []
+    for record in records():
+        seen = [
+            document
+            for _, document in reports(folder)
+            if document["schema"] == "fla-proof/1"
+            and (document["backend"], document["kind"]) == (record.name, COMPILED)
+        ]
+        if not seen:
+            continue
+        taken = [
+            (most, name, document["arch"])
+            for document in seen
+            for one in document["implementations"]
+            for name, most in one["functions"].items()
+        ]
+        count = sum(one["kernels"] for document in seen for one in document["implementations"])
+        lines.append(
+            (f"`{record.name}`", str(len(seen)), str(count), *(_most(taken, r) for r in RESOURCES))
+        )
+    return rows(("backend", "chips", "kernels", "shared", "regs", "spill"), lines)
+
+
+def _most(taken: Sequence[tuple[Mapping[str, int], str, str]], resource: str) -> str:
+    most, name, arch = max(taken, key=lambda one: one[0][resource])
+    return f"{most[resource]}: `{name}`, {arch}" if most[resource] else "0"
 
 
 def reports(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
@@ -128,19 +162,20 @@ def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
         versions = {n: v for n, v in document["dists"].items() if n in ("torch", toolchain)}
         where = f"{host['name']} ({host['arch']})"
         date = document["started"].partition("T")[0]
-        return name, f"{plugin['name']}: {RUN}", where, _listed(versions), date, "", "", "", ""
+        return name, f"{plugin['name']}: {RUN}", where, _listed(versions), date, *[""] * 6
     made = document["implementations"]
     functions = [worst for one in made for worst in one.get("functions", {}).values()]
-    most = {
-        key: str(max(one[key] for one in functions)) if functions else ""
-        for key in ("shared", "registers", "stack")
-    }
+    most = [str(max(one[key] for one in functions)) if functions else "" for key in RESOURCES]
+    margins = [one["worst_margin"] for one in made if "worst_margin" in one]
+    margin = f"{max(margins):.2f}" if margins else ""
     what = f"{document['backend']}: {document['kind']}"
     if faults := sum(len(one["faults"]) for one in made):
         what += f", {faults} faults"
     versions = _listed(document["versions"])
-    date, count = min(one["date"] for one in made), sum(one.get("kernels", 0) for one in made)
-    return name, what, document["arch"], versions, date, str(count or ""), *most.values()
+    date = min(one["date"] for one in made)
+    cases, count = (sum(one.get(key, 0) for one in made) for key in ("cases", "kernels"))
+    what_of = (name, what, document["arch"], versions, date)
+    return *what_of, str(cases or ""), str(count or ""), *most, margin
 
 
 def _listed(versions: Mapping[str, str]) -> str:

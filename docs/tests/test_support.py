@@ -70,10 +70,22 @@ def test_nothing_seen_is_declared(folder: Path) -> None:
 
 def test_a_proof_counts_for_its_chip_and_contract_alone(folder: Path) -> None:
     put(folder, one=proof())
-    assert "| gfx942 | triton 3.6.0 | 2026-11-29 | 7 | 1024 | 64 | 8 |" in support.evidence(folder)
+    line = "| gfx942 | triton 3.6.0 | 2026-11-29 |  | 7 | 1024 | 64 | 8 |  |"
+    assert line in support.evidence(folder)
     assert cell(folder, "rocm", "gfx942") == "compiled"
     assert cell(folder, "rocm", "gfx950") == "declared"
     assert cell(folder, "rocm", "gfx942", "linear_attn") == "declared"
+
+
+def test_kernels_of_all_chips_of_a_backend_are_counted_and_the_worst_is_named(folder: Path) -> None:
+    greedy = {"shared": 2048, "registers": 32, "stack": 0}
+    (other,) = proof()["implementations"]
+    other |= {"kernels": 5, "functions": {"chunk_outputs": greedy}}
+    put(folder, one=proof(), two=proof(arch="gfx950", implementations=[other]))
+    put(folder, three=proof(kind="interpreted"), four=conformance("L1"))
+    worst = "2048: `chunk_outputs`, gfx950 | 64: `chunk_states`, gfx942 | 8: `chunk_states`, gfx942"
+    assert f"| `rocm` | 2 | 12 | {worst} |" in support.worst(folder)
+    assert "`cuda`" not in support.worst(folder)
 
 
 def test_a_proof_with_a_fault_does_not_count(folder: Path) -> None:
@@ -113,9 +125,12 @@ def test_what_was_interpreted_stands_beside_what_was_compiled(folder: Path) -> N
     (one,) = interpreted["implementations"]
     interpreted["implementations"] = [{n: v for n, v in one.items() if n != "functions"}]
     del interpreted["implementations"][0]["kernels"]
+    interpreted["implementations"][0] |= {"cases": 5, "worst_margin": 0.25}
     put(folder, one=interpreted)
     assert cell(folder, "rocm", "gfx942") == "interpreted"
-    assert "| gfx942 | triton 3.6.0 | 2026-11-29 |  |  |  |  |" in support.evidence(folder)
+    assert "| gfx942 | triton 3.6.0 | 2026-11-29 | 5 |  |  |  |  | 0.25 |" in support.evidence(
+        folder
+    )
     put(folder, two=proof())
     assert cell(folder, "rocm", "gfx942") == "compiled; interpreted"
     put(folder, three=conformance("L1"))
