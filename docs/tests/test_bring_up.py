@@ -17,6 +17,7 @@ from pages import DOCS, ROOT, blocks
 
 GUIDE = DOCS / "plugins" / "new-hardware.md"
 MODULES = {"fla-kernels": "fla_core.cli", "fla-conformance": "fla_conformance.cli"}
+MODULES_OF = {program: module.partition(".")[0] for program, module in MODULES.items()}
 NO_DEVICE = r"expected +a device of this machine"
 ANSWERS = {
     "doctor": r"Plugin rocm +unavailable",
@@ -36,7 +37,7 @@ def lines() -> list[str]:
 
 
 def on_card() -> list[str]:
-    return [line for line in lines() if not line.startswith("nox ")]
+    return [line for line in lines() if line.split()[0] not in ("nox", "pip")]
 
 
 def test_every_command_is_known() -> None:
@@ -70,6 +71,14 @@ def test_commands_end_with_a_reason_without_the_card(line: str, tmp_path: Path) 
     assert run.returncode in ((2,) if ANSWERS[words[0]] == NO_DEVICE else (0, 1))
     if "--html" in words:
         assert (tmp_path / words[words.index("--html") + 1]).exists()
+
+
+def test_what_the_guide_installs_is_here_and_suffices() -> None:
+    (line,) = (line for line in lines() if line.startswith("pip "))
+    folders = re.findall(r"-e \./(\S+)", line)
+    built = {f"fla_{folder}" if folder == "conformance" else folder for folder in folders}
+    assert all((ROOT / folder / "pyproject.toml").exists() for folder in folders)
+    assert {"fla_backend_rocm", *MODULES_OF.values()} <= built
 
 
 def test_sessions_of_the_guide_exist() -> None:
