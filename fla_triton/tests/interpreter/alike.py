@@ -16,8 +16,8 @@ from triton.runtime import interpreter
 from fla_conformance.inputs import Inputs
 from judging import Tensors
 
-COMPILER_ONLY = ("num_warps", "num_stages", "maxnreg")
-"""What the interpreter makes nothing of."""
+COMPILER_ONLY = ("num_warps", "num_stages", "maxnreg", "PRECISION")
+"""What the interpreter makes nothing of; no kernel looks at how its products are to be made."""
 
 
 class Alike:
