@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +28,19 @@ from fla_core.call import Call
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A launch that was not made: its kernel, its arguments, and what the compiler is told."""
+    """A launch that was not made.
+
+    Attributes:
+        kernel, grid, arguments: what would run.
+        told: what the compiler would be.
+        key: what tells its compiled kernel from others of a device.
+    """
 
     kernel: Any
+    grid: int
     arguments: tuple[Any, ...]
     told: Mapping[str, Any]
+    key: tuple[Any, ...]
 
 
 class _Current(threading.local):
@@ -48,9 +56,19 @@ class _Current(threading.local):
 current = _Current()
 
 
+@contextmanager
+def noting() -> Iterator[list[Noted]]:
+    """Note the launches of this thread in place of making them."""
+    noted = current.noted = []
+    try:
+        yield noted
+    finally:
+        current.noted = None
+
+
 def forward_again(kernels: Any, call: Call, save: bool) -> None:
     """Run the host code of forward, and of backward if it may follow, without memory."""
-    bare = call.holding({name: _bare(x) for name, x in call.tensors.items()})
+    bare = call.holding({name: without_memory(x) for name, x in call.tensors.items()})
     outputs, residuals = kernels.forward(bare, save)
     if save:
         given = {name: x for name, x in call.tensors.items() if x is not None}
@@ -69,8 +87,9 @@ def backward_again(
     needs: frozenset[str],
 ) -> None:
     """Run the host code of backward without memory."""
-    bare = call.holding({name: _bare(x) for name, x in call.tensors.items()})
-    kernels.backward(bare, tuple(map(_bare, residuals)), tuple(map(_bare, grads)), needs)
+    bare = call.holding({name: without_memory(x) for name, x in call.tensors.items()})
+    kept, given = (tuple(map(without_memory, some)) for some in (residuals, grads))
+    kernels.backward(bare, kept, given, needs)
 
 
 def compile_missing(kernel: Any) -> None:
@@ -78,13 +97,9 @@ def compile_missing(kernel: Any) -> None:
     again, current.again = current.again, None
     if again is None or (idle := idle_cores()) < 2 or not (mode := _mode(kernel)):
         return
-    noted = current.noted = []
-    try:
-        # What goes wrong here goes wrong in the call itself, which then says so.
-        with suppress(Exception):
-            again()
-    finally:
-        current.noted = None
+    # What goes wrong here goes wrong in the call itself, which then says so.
+    with noting() as noted, suppress(Exception):
+        again()
     # In a context of its own: the caller may have such a mode running.
     Context().run(_compile, noted, mode, idle)
 
@@ -119,5 +134,6 @@ def _compile(noted: Sequence[Noted], mode: Any, most: int) -> None:
                 one.kernel.warmup(*one.arguments, grid=(1,), **one.told)
 
 
-def _bare(tensor: Tensor | None) -> Tensor | None:
+def without_memory(tensor: Tensor | None) -> Tensor | None:
+    """A tensor of the same shape and dtype that holds nothing."""
     return None if tensor is None else torch.empty_like(tensor, device="meta")

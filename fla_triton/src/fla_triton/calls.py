@@ -65,6 +65,12 @@ class Settled(Generic[Planned]):
     launches: Launches = field(default_factory=Launches)
 
 
+def multiplied(call: Call) -> str | None:
+    """Torch's setting for products of float32; None where q is no float32."""
+    q: Any = call.tensors["q"]
+    return torch.get_float32_matmul_precision() if q.dtype == torch.float32 else None
+
+
 def settled(call: Call, key: Hashable, make: Callable[[Problem], Planned]) -> Settled[Planned]:
     """Return what earlier calls of the signature have settled, or settle it.
 
@@ -74,9 +80,7 @@ def settled(call: Call, key: Hashable, make: Callable[[Problem], Planned]) -> Se
         make: plans a problem.
     """
     longest = None if call.seqlens is None else call.seqlens.longest
-    q = call.tensors["q"]
-    single = q.dtype == torch.float32  # type: ignore[union-attr]
-    multiply = torch.get_float32_matmul_precision() if single else None
+    multiply = multiplied(call)
     found: Settled[Planned] | None = call.memo.get(key)
     if (
         found is None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import triton
 from torch import Tensor
 from triton.runtime import driver
@@ -21,7 +22,7 @@ from fla_triton import ahead
 from fla_triton.plan import Launch
 
 _INT32 = 2**31
-_ALIGNMENT = 16
+ALIGNMENT = 16
 """Bytes; a kernel that was compiled for addresses that are multiples of it serves no others."""
 
 _RAW_FORM = triton.__version__.startswith("3.6.")
@@ -35,9 +36,8 @@ class Ready:
         "_compiled",
         "_constants",
         "_device",
-        "_function",
+        "_head",
         "_kernel",
-        "_metadata",
         "_places",
         "_run",
     )
@@ -52,8 +52,18 @@ class Ready:
         self._device = arguments[0].device.index
         self._run: Callable[..., object] | None = None
         if _RAW_FORM and compiled.metadata.target.backend == "cuda":
-            self._run = compiled.run
-            self._function, self._metadata = compiled.function, compiled.packed_metadata
+            self._run, self._head = _raw_form(compiled)
+
+    def raw(
+        self, grid: int, stream: object
+    ) -> tuple[Callable[..., object], list[Any], list[Any]] | None:
+        """The launcher that takes addresses, and what it takes before and after the arguments.
+
+        None where it is not known.
+        """
+        if self._run is None:
+            return None
+        return self._run, [grid, 1, 1, stream, *self._head], list(self._constants)
 
     def repeat(self, grid: int, arguments: tuple[Any, ...]) -> bool:
         """Launch for arguments that differ in numbers and addresses only.
@@ -65,7 +75,7 @@ class Ready:
         for place in self._places:
             passed[place] = address = arguments[place].data_ptr()
             addresses |= address
-        if addresses % _ALIGNMENT:
+        if addresses % ALIGNMENT:
             return False
         self.launch(grid, arguments, passed)
         return True
@@ -73,24 +83,29 @@ class Ready:
     def launch(self, grid: int, arguments: tuple[Any, ...], passed: list[Any]) -> None:
         """Launch for arguments of the kinds it was compiled for; ``passed`` has addresses."""
         run = self._run
-        if run is None or _hooked():
+        if run is None or hooked():
             self._compiled[(grid, 1, 1)](*arguments, *self._constants)
             return
         # On an H200's host 8.8 us with twelve tensors, against 14 of the public form; addresses
         # spare the launcher a look at each tensor besides.
-        run(
-            grid,
-            1,
-            1,
-            driver.active.get_current_stream(self._device),
-            self._function,
-            self._metadata,
-            None,
-            None,
-            None,
-            *passed,
-            *self._constants,
-        )
+        run(grid, 1, 1, stream_of(self._device), *self._head, *passed, *self._constants)
+
+
+def _raw_form(compiled: Any) -> tuple[Callable[..., object], tuple[Any, ...]]:
+    """The launcher inside a compiled kernel, and what it takes between stream and arguments."""
+    run, hooks = compiled.run, (None, None, None)
+    scratch = ("global_scratch_size", "profile_scratch_size")
+    if any(getattr(run, name, 1) for name in scratch):
+        return run, (compiled.function, compiled.packed_metadata, *hooks)
+    # One that allocates nothing leaves the rest to what was compiled for it.
+    switches = (run.launch_cooperative_grid, run.launch_pdl, None, None)
+    return run.launch, (compiled.function, *switches, compiled.packed_metadata, *hooks)
+
+
+def stream_of(device: int | None) -> int:
+    """The current stream of a device."""
+    stream: int = driver.active.get_current_stream(device)
+    return stream
 
 
 _compiled: dict[tuple[Any, ...], Ready] = {}
@@ -125,7 +140,7 @@ def launch(
         return None
     kinds, passed = _kinds(arguments)
     # Triton hashes a kernel by its source, under a lock.
-    what = (id(kernel), arguments[0].device, warps, stages, registers)
+    what = (arguments[0].device, id(kernel), warps, stages, registers)
     key = (*what, *constants, *constants.values(), *kinds)
     ready = _compiled.get(key)
     if ready is not None:
@@ -135,7 +150,7 @@ def launch(
     if registers is not None:
         told["maxnreg"] = registers
     if ahead.current.noted is not None:
-        ahead.current.noted.append(ahead.Noted(kernel, arguments, told))
+        ahead.current.noted.append(ahead.Noted(kernel, grid, arguments, told, key[1:]))
         return None
     _refuse_capture(kernel, arguments[0])
     ahead.compile_missing(kernel)
@@ -145,6 +160,11 @@ def launch(
     ordered = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
     ready = _compiled[key] = Ready(kernel, compiled, arguments, ordered)
     return ready
+
+
+def ready_for(noted: ahead.Noted, device: torch.device) -> Ready | None:
+    """What would make a launch that was noted, if it was compiled for the device."""
+    return _compiled.get((device, *noted.key))
 
 
 Settling = tuple[Any, Launch, Mapping[str, Any]]
@@ -195,7 +215,7 @@ class Launches:
 
 
 def _aligned(arguments: tuple[Any, ...]) -> bool:
-    return not any(a.data_ptr() % _ALIGNMENT for a in arguments if isinstance(a, Tensor))
+    return not any(a.data_ptr() % ALIGNMENT for a in arguments if isinstance(a, Tensor))
 
 
 def _kinds(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
@@ -208,7 +228,7 @@ def _kinds(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
     for argument in arguments:
         if isinstance(argument, Tensor):
             address = argument.data_ptr()
-            kinds += (argument.dtype, address % _ALIGNMENT == 0)
+            kinds += (argument.dtype, address % ALIGNMENT == 0)
             passed.append(address)
         else:
             narrow = isinstance(argument, int) and -_INT32 <= argument < _INT32
@@ -217,7 +237,7 @@ def _kinds(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
     return kinds, passed
 
 
-def _hooked() -> bool:
+def hooked() -> bool:
     """Whether somebody, a profiler say, wants to hear of each launch."""
     runtime = triton.knobs.runtime
     enter, leave = runtime.launch_enter_hook, runtime.launch_exit_hook

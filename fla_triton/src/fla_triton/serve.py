@@ -17,9 +17,16 @@ from fla_core.slots import Slots
 from fla_triton.ahead import backward_again, current, forward_again
 from fla_triton.families import FAMILIES
 from fla_triton.profiles import EVERY
+from fla_triton.recording import record
+from fla_triton.replay import Replay
 from fla_triton.tables import load
 
 Outputs = tuple[Tensor, ...]
+
+OFTEN = 8
+"""Calls of a signature and direction from which on they are repeated: noting one takes five."""
+
+_FORWARD, _BACKWARD = "forward repeated", "backward repeated"
 
 
 class Kernels(Protocol):
@@ -50,12 +57,23 @@ class Served:
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Outputs of a call, and what backward needs beside its inputs."""
+        known: Any = call.memo.get(_FORWARD, 1)
+        if known.__class__ is Replay and (again := known.run(call)) is not None:
+            return tuple(again), ()
         kernels = self.on(call.tensors["q"].device.index)  # type: ignore[union-attr]
         current.again = lambda: forward_again(kernels, call, save)
         try:
-            return kernels.forward(call, save)
+            answer = kernels.forward(call, save)
         finally:
             current.again = None
+
+        def answers(bare: Call, _: object) -> Outputs:
+            return kernels.forward(bare, save)[0]
+
+        _, kept = answer
+        if known.__class__ is int and not kept:
+            call.memo[_FORWARD] = known + 1 if known < OFTEN else record(call, (), answers)
+        return answer
 
     def backward(
         self,
@@ -65,12 +83,25 @@ class Served:
         needs: frozenset[str],
     ) -> Mapping[str, Tensor]:
         """Gradients of the inputs in ``needs``."""
+        names = sorted(needs)
+        key = (_BACKWARD, *names, *[None if x is None else x.dtype for x in grads])
+        known: Any = call.memo.get(key, 1)
+        if known.__class__ is Replay and (again := known.run(call, grads)) is not None:
+            return dict(zip(names, again, strict=True))
         kernels = self.on(call.tensors["q"].device.index)  # type: ignore[union-attr]
         current.again = lambda: backward_again(kernels, call, residuals, grads, needs)
         try:
-            return kernels.backward(call, residuals, grads, needs)
+            found = kernels.backward(call, residuals, grads, needs)
         finally:
             current.again = None
+
+        def answers(bare: Call, bare_grads: Sequence[Tensor | None]) -> list[Tensor]:
+            derived = kernels.backward(bare, (), bare_grads, needs)
+            return [derived[name] for name in names]
+
+        if known.__class__ is int:
+            call.memo[key] = known + 1 if known < OFTEN else record(call, grads, answers)
+        return found
 
     def pooled(self, call: Call, slots: Slots) -> Outputs:
         """Outputs of a call whose states lie in a pool, of a family that knows one."""
