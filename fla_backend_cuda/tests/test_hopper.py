@@ -101,6 +101,22 @@ def test_gradients_of_delta_rules_cover_every_chunk_and_channel(
     assert across.grid == sequences * 16 * -(-longest // 64) * keys // 64
 
 
+@pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (1, 65536)])
+@pytest.mark.parametrize("keys", [64, 128])
+def test_gradients_under_channel_decays_cover_every_chunk_and_channel_both_ways(
+    sequences: int, longest: int, keys: int
+) -> None:
+    from fla_backend_cuda.hopper import decay
+
+    problem = Problem(sequences, sequences * longest, longest, 2, keys, 192, 2)
+    planned, chunks = decay._channel_backward(problem, H200), -(-longest // 64)
+    around, both = planned.launches["gradients"], planned.launches["both"]
+    assert around.grid == sequences * 2 * chunks * keys // 64
+    tiles = (keys // both.constants["BK"]) * (192 // both.constants["BV"])
+    assert both.grid == 2 * sequences * 2 * tiles * planned.segments
+    assert (planned.segments - 1) * planned.span < chunks <= planned.segments * planned.span
+
+
 @pytest.mark.parametrize("values", [128, 192])
 def test_states_wider_than_shared_memory_are_left_to_the_portable_kernel(values: int) -> None:
     from fla_backend_cuda.hopper import delta

@@ -26,8 +26,8 @@ from fla_triton.calls import (
     settled,
     start_of,
 )
+from fla_triton.channel_chunks import Operands, pairs_and_states, sizes
 from fla_triton.channel_plan import plan
-from fla_triton.kernels.channel_gradients import channel_gradients, channel_pulls
 from fla_triton.kernels.channel_prepare import channel_prepare
 from fla_triton.kernels.recurrent import recurrent_outputs
 from fla_triton.kernels.scored_outputs import scored_outputs
@@ -118,7 +118,7 @@ class Kernels:
 
         def settle() -> Settling:
             constants = {
-                **_sizes(todo.problem),
+                **sizes(todo.problem),
                 "HAS_G": False,
                 "HAS_GAMMA": False,
                 "HAS_GK": True,
@@ -157,7 +157,7 @@ class Kernels:
         table, count = chunk_table(call, problem, planned)
 
         def settle() -> Settling:
-            constants = {**_sizes(problem), "PRECISION": self._precision(q, problem)}
+            constants = {**sizes(problem), "PRECISION": self._precision(q, problem)}
             del constants["V"]
             return channel_prepare, planned.launches["prepare"], constants
 
@@ -174,7 +174,7 @@ class Kernels:
 
         def settle() -> Settling:
             constants = {
-                **_sizes(problem),
+                **sizes(problem),
                 "TURNED": stage == "values",
                 "PRECISION": self._precision(tensors[0], problem),
             }
@@ -205,6 +205,20 @@ class Kernels:
         ends = (start, states, last, None)
         self._over_time(call, todo, "states", made, operands, ends, reverse)
         return states
+
+    def _both_states(
+        self,
+        call: Call,
+        todo: Settled[Plan],
+        made: Prepared,
+        do: Tensor,
+        dlast: Tensor | None,
+        dstart: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """The state before each chunk, and the gradient of that after it; dstart is filled."""
+        states = self._states(call, todo, made, (made.k_out, call.v), start_of(call), None)
+        dstates = self._states(call, todo, made, (made.q_in, do), dlast, dstart, reverse=True)
+        return states, dstates
 
     def _starts(
         self,
@@ -239,7 +253,7 @@ class Kernels:
 
         def settle() -> Settling:
             constants = {
-                **_sizes(todo.problem),
+                **sizes(todo.problem),
                 "HAS_G": False,
                 "HAS_GAMMA": False,
                 "HAS_GK": True,
@@ -269,50 +283,31 @@ class Kernels:
         dlast: Tensor | None,
         needs: frozenset[str],
     ) -> Mapping[str, Tensor]:
-        problem, planned = todo.problem, todo.plan
-        q, k, v = qkv(call)
-        gk, start = call.gk, start_of(call)
-        dstart = new_state(call, problem) if "initial_state" in needs else None
+        gk, v = call.gk, call.v
+        dstart = new_state(call, todo.problem) if "initial_state" in needs else None
         made = self._prepare(call, todo)
-        states = self._states(call, todo, made, (made.k_out, v), start, None)
-        dstates = self._states(call, todo, made, (made.q_in, do), dlast, dstart, reverse=True)
+        states, dstates = self._both_states(call, todo, made, do, dlast, dstart)
         dv = torch.empty_like(v)
         self._outputs(call, todo, "values", (made.k_out, do, made.scores, dstates, dv))
-        # Nothing reads the decayed q and k and the scores any more: what is as large takes their
-        # places.
-        dq, dk, pulls = made.q_in, made.k_out, made.scores
+        # Nothing reads the decayed q and k any more: what is as large takes their places.
+        dq, dk = made.q_in, made.k_out
         dgk = torch.empty_like(gk) if "gk" in needs else None
-        table, count = chunk_table(call, problem, planned)
-        where = (boundaries(call), table, q.shape[1], call.scale)
-
-        def settle_pulls() -> Settling:
-            constants = {**_sizes(problem), "PRECISION": self._precision(q, problem)}
-            del constants["K"]
-            return channel_pulls, planned.launches["pulls"], constants
-
-        todo.launches.run("pulls", (v, do, pulls, *where), settle_pulls, count * problem.heads)
-
-        def settle() -> Settling:
-            constants = {
-                **_sizes(problem),
-                "HAS_START": start is not None,
-                "HAS_DLAST": dlast is not None,
-                "WITH_GATES": dgk is not None,
-                "PRECISION": self._precision(q, problem),
-            }
-            return channel_gradients, planned.launches["gradients"], constants
-
-        tiles = -(-problem.K // planned.launches["gradients"].constants["BK"])
-        tensors = (q, k, v, gk, do, pulls, states, dstates, start, dlast, dq, dk, dgk)
-        grid = count * problem.heads * tiles
-        todo.launches.run("gradients", (*tensors, *where), settle, grid)
+        known = (do, states, dstates, start_of(call), dlast)
+        self._pairs_and_states(call, todo, made.scores, known, (dq, dk, dgk))
         found: dict[str, Any] = {"q": dq, "k": dk, "v": dv, "gk": dgk, "initial_state": dstart}
         return {name: found[name] for name in needs}
 
-
-def _sizes(problem: Problem) -> dict[str, Any]:
-    """Constants that every kernel takes."""
-    return {"H": problem.heads, "K": problem.K, "V": problem.V, "VARLEN": problem.packed}
+    def _pairs_and_states(
+        self,
+        call: Call,
+        todo: Settled[Plan],
+        pulls: Tensor,
+        known: Operands,
+        found: tuple[Tensor, Tensor, Tensor | None],
+    ) -> None:
+        """See ``channel_chunks``."""
+        precision = self._precision(call.q, todo.problem)
+        pairs_and_states(call, todo, pulls, known, found, precision)
 
 
 @lru_cache(maxsize=1024)

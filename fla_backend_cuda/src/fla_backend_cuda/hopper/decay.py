@@ -1,12 +1,14 @@
 """Linear attention with decays on Hopper: host code around its kernel over time.
 
 Outputs come from one pass over time, which takes 16-bit numbers, K of 64 or 128 and V in tiles of
-64; what channels decay to, from a kernel that delta rules share. All else of a backward pass is the
-portable kernels' part.
+64; what channels decay to, from a kernel that delta rules share. Of a backward pass under channel
+decays the states and the gradients but those of values are Hopper's own; all else is the portable
+kernels' part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -14,12 +16,15 @@ from typing import Any
 from torch import Tensor
 
 from fla_backend_cuda.hopper.chunks import CHUNK, PAIRED, prepare_launch, run_prepare
+from fla_backend_cuda.hopper.kernels.both_states import both_states
+from fla_backend_cuda.hopper.kernels.channels import channel_chunk_gradients
 from fla_backend_cuda.hopper.kernels.decayed import decayed_over_time
 from fla_backend_cuda.hopper.kernels.pairs import channel_pairs
-from fla_backend_cuda.hopper.operands import COLUMNS, placed
+from fla_backend_cuda.hopper.operands import COLUMNS, aligned, placed
 from fla_core.call import Call
 from fla_triton import channel_decay, channel_plan, plan, scalar_decay
 from fla_triton.calls import Settled, boundaries, chunk_table, gates, qkv, start_of
+from fla_triton.channel_chunks import Operands, sizes
 from fla_triton.channel_decay import Prepared
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, joining, startable
@@ -39,6 +44,9 @@ RINGS = {
 
 REGISTERS = {1: 168, 2: 128}
 """Of a thread by the number of writers, before roles share them out: 65536 hold no more."""
+
+CROSSING = 168
+"""Registers of a thread of ``channel_chunk_gradients``: three programs share a multiprocessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +164,7 @@ class ChannelKernels(channel_decay.Kernels):
         return _channel_planned(problem, self.profile)
 
     def _plan_backward(self, problem: Problem) -> Plan:
-        return _scored(problem, "backward", self.profile)
+        return _channel_backward(problem, self.profile)
 
     def _score(self, call: Call, todo: Settled[Any], made: Prepared) -> None:
         q, k, _ = qkv(call)
@@ -182,6 +190,88 @@ class ChannelKernels(channel_decay.Kernels):
         start = self._starts(call, todo, made, (k_out, call.v), start_of(call))
         operands = (q_in, k_out, call.v, None, None, scores, totals)
         over_time(call, todo, operands, start, o, last)
+
+    def _gradients(
+        self,
+        call: Call,
+        todo: Settled[Plan],
+        do: Tensor,
+        dlast: Tensor | None,
+        needs: frozenset[str],
+    ) -> Mapping[str, Tensor]:
+        call, do = placed(call), aligned(do)
+        return channel_decay.Kernels._gradients(self, call, todo, do, dlast, needs)
+
+    def _both_states(
+        self,
+        call: Call,
+        todo: Settled[Plan],
+        made: Prepared,
+        do: Tensor,
+        dlast: Tensor | None,
+        dstart: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        problem, planned = todo.problem, todo.plan
+        shape = (problem.chunks(CHUNK), problem.heads, problem.K, problem.V)
+        states, dstates = call.v.new_empty(shape), call.v.new_empty(shape)
+        start = self._starts(call, todo, made, (made.k_out, call.v), start_of(call))
+        dlast = self._starts(call, todo, made, (made.q_in, do), dlast, reverse=True)
+
+        def settle() -> Settling:
+            constants = {
+                **sizes(problem),
+                "HAS_START": start is not None,
+                "HAS_DLAST": dlast is not None,
+                "HAS_DSTART": dstart is not None,
+            }
+            return both_states, planned.launches["both"], constants
+
+        operands = (made.q_in, made.k_out, call.v, do, made.totals, start, dlast)
+        where = (boundaries(call), call.q.shape[1], planned.span, planned.segments)
+        todo.launches.run("both", (*operands, states, dstates, dstart, *where), settle)
+        return states, dstates
+
+    def _pairs_and_states(
+        self,
+        call: Call,
+        todo: Settled[Plan],
+        pulls: Tensor,
+        known: Operands,
+        found: tuple[Tensor, Tensor, Tensor | None],
+    ) -> None:
+        problem, planned = todo.problem, todo.plan
+        table, count = chunk_table(call, problem, planned)
+
+        def settle() -> Settling:
+            constants = {
+                **sizes(problem),
+                "HAS_START": known[3] is not None,
+                "HAS_DLAST": known[4] is not None,
+                "WITH_GATES": found[-1] is not None,
+            }
+            return channel_chunk_gradients, planned.launches["gradients"], constants
+
+        where = (boundaries(call), table, call.q.shape[1], call.scale)
+        todo.launches.run(
+            "gradients",
+            (*qkv(call), call.gk, *known, *found, *where),
+            settle,
+            count * problem.heads * (problem.K // COLUMNS),
+        )
+
+
+@lru_cache(maxsize=1024)
+def _channel_backward(problem: Problem, profile: Profile) -> Plan:
+    planned = _scored(problem, "backward", profile)
+    grid = problem.chunks(CHUNK) * problem.heads * (problem.K // COLUMNS)
+    states = planned.launches["states"]
+    launches = {
+        **planned.launches,
+        "both": replace(states, stage="both", grid=2 * states.grid),
+        "gradients": Launch("gradients", grid, {}, 4, 1, 0, CROSSING),
+    }
+    launches = {name: startable(one, profile) for name, one in launches.items()}
+    return replace(planned, launches=launches)
 
 
 @lru_cache(maxsize=1024)
