@@ -267,7 +267,7 @@ def test_packed_calls_are_not_repeated(machine: Machine) -> None:
     assert record(call, (), host) is None
 
 
-TABLE = torch.zeros(9)
+TABLE, THIRD = torch.zeros(9), JITFunction(_kernel)
 OTHERWISE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "writes": lambda q, o: o.zero_(),
     "makes a table": lambda q, o: _taken_too(q, o, torch.zeros(9)),
@@ -282,7 +282,7 @@ OTHERWISE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def _taken_too(q: Tensor, o: Tensor, other: Tensor) -> Tensor:
-    plan = JITFunction(_kernel), Launch("third", 3, {}, 4, 1, 0), {}
+    plan = THIRD, Launch("third", 3, {}, 4, 1, 0), {}
     Launches().run("third", (o, other, 1.0), lambda: plan)
     return o
 
@@ -307,6 +307,18 @@ def test_a_sum_of_what_was_launched_is_repeated(machine: Machine) -> None:
     (found,) = replay.run(call) or ()
     torch.testing.assert_close(found, Doubled(summed)(call)[0], equal_nan=True)
     assert found.shape == (call.q[:, 0].numel(),)
+
+
+def test_what_starts_as_zeros_does_so_when_repeated(machine: Machine) -> None:
+    def counted(q: Tensor, o: Tensor) -> Tensor:
+        return _taken_too(q, q.new_zeros((3, 5), dtype=torch.int32), o)
+
+    replay, call = recorded(machine, Doubled(counted)), a_call()
+    assert replay is not None
+    (found,) = replay.run(call) or ()
+    assert (found.shape, found.dtype) == ((3, 5), torch.int32)
+    assert found.flatten()[:2].all()  # what the launch wrote
+    assert not found.flatten()[2:].any()
 
 
 def test_memory_together_is_no_more_than_apart() -> None:

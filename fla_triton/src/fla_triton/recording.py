@@ -7,7 +7,7 @@ somebody needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
@@ -49,7 +49,7 @@ def record(call: Call, grads: Sequence[Tensor | None], run: Run) -> Replay | Non
     bare_grads = [without_memory(x) for x in grads]
     answers: list[Tensor] = []
     # What cannot run without memory is not repeated.
-    with suppress(Exception), noting() as noted, _Operations(noted):
+    with suppress(Exception), noting() as noted, _Operations(noted) as seen:
         answers += run(bare, bare_grads)
     acts = [_act(one, call.q.device, answers) for one in noted]
     known = [act for act in acts if act is not None]
@@ -57,7 +57,7 @@ def record(call: Call, grads: Sequence[Tensor | None], run: Run) -> Replay | Non
         return None
     given: dict[str | int, Tensor] = {n: x for n, x in bare.tensors.items() if x is not None}
     given |= {place: x for place, x in enumerate(bare_grads) if x is not None}
-    return _replay(call, given, known, answers)
+    return _replay(call, given, known, answers, {_storage(x): x for x in seen.zeros})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +70,27 @@ class _Operation:
 
 
 class _Operations(TorchDispatchMode):
-    """Notes what is done to tensors, but to allocate and to view them."""
+    """Notes what is done to tensors, but to allocate and to view them.
+
+    Attributes:
+        zeros: what was allocated as zeros.
+    """
 
     ALLOCATE = frozenset(("empty", "empty_like", "new_empty"))
+    ZEROS = frozenset(("zeros", "zeros_like", "new_zeros"))
 
     def __init__(self, noted: list[Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._noted = noted
+        self.zeros: list[Tensor] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if not (func.is_view or func.overloadpacket.__name__ in self.ALLOCATE):
+        made, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        if name in self.ZEROS:
+            self.zeros.append(made)
+        elif not (func.is_view or name in self.ALLOCATE):
             self._noted.append(None if kwargs else _Operation(func, args, made))
         return made
 
@@ -163,12 +171,13 @@ def _replay(
     given: Mapping[str | int, Tensor],
     acts: Sequence[_Act],
     answers: Sequence[Tensor],
+    zeros: Mapping[int, Tensor],
 ) -> Replay | None:
     """Number all that steps take; ``given`` are tensors by name, and gradients by place."""
     taken = {key: x for act in acts for key, x in act.arguments}
     numbers = {key: x for key, x in taken.items() if isinstance(key, _Number)}
     read = {name: part for name, x in given.items() if (part := _Part(_storage(x), 0)) in taken}
-    memory = _memory(acts, {_storage(x) for x in given.values()}, answers)
+    memory = _memory(acts, {_storage(x) for x in given.values()}, answers, zeros)
     if memory is None or not read:
         return None
     groups = memory.groups()
@@ -183,13 +192,14 @@ def _replay(
         inside = [x for x in taken if isinstance(x, _Part | _Whole) and x.storage in members]
         inside.sort(key=lambda x: isinstance(x, _Whole))
         slots |= {x: len(slots) + place for place, x in enumerate(inside)}
-        only = next((x for x in answers if _storage(x) == members[0]), taken[inside[-1]])
+        shaped = {members[0]: taken[inside[-1]], **zeros, **{_storage(x): x for x in answers}}
+        only = shaped[members[0]]
         if members[0] not in memory.alone:
             rooms.append(_shared(members, memory.sizes, inside, shown[0]))
-        elif (room := _own(only, inside, shown)) is None:
+        elif any(isinstance(x, _Whole) and x != _whole(only) for x in inside):
             return None
         else:
-            rooms.append(room)
+            rooms.append(_own(only, inside, shown, members[0] in zeros))
     if not slots.keys() >= taken.keys():  # a part of an argument, or one that torch takes
         return None
     lives = [life for life, _ in groups]
@@ -223,22 +233,22 @@ def _shared(
     ends = list(accumulate(sizes[one] for one in members))
     starts = dict(zip(members, (0, *ends), strict=False))
     offsets = tuple(starts[x.storage] + x.offset for x in inside if isinstance(x, _Part))
-    return Room(0, (ends[-1] // like.itemsize,), like.dtype, offsets, False)
+    return Room(0, (ends[-1] // like.itemsize,), like.dtype, offsets, False, False)
 
 
-def _own(tensor: Tensor, inside: Sequence[_Place], shown: Sequence[Tensor]) -> Room | None:
-    """Room for one tensor; None if torch takes another shape of it."""
-    whole = [x for x in inside if isinstance(x, _Whole)]
-    if any(x != _whole(tensor) for x in whole):
-        return None
+def _own(tensor: Tensor, inside: Sequence[_Place], shown: Sequence[Tensor], zeroed: bool) -> Room:
+    """Room for one tensor."""
     same = [place for place, x in enumerate(shown) if x.dtype == tensor.dtype]
     shaped = [place for place in same if shown[place].shape == tensor.shape]
     shape = None if shaped else tuple(tensor.shape)
     offsets = tuple(x.offset for x in inside if isinstance(x, _Part))
-    return Room((*shaped, *same, -1)[0], shape, tensor.dtype, offsets, bool(whole))
+    whole = len(offsets) < len(inside)
+    return Room((*shaped, *same, -1)[0], shape, tensor.dtype, offsets, whole, zeroed)
 
 
-def _memory(acts: Sequence[_Act], given: set[int], answers: Sequence[Tensor]) -> Memory | None:
+def _memory(
+    acts: Sequence[_Act], given: set[int], answers: Sequence[Tensor], zeros: Container[int]
+) -> Memory | None:
     """None if answers are not whole allocations, each one's own, which a step fills."""
     lives: dict[int, tuple[int, int]] = {}
     sizes: dict[int, int] = {}
@@ -255,6 +265,7 @@ def _memory(acts: Sequence[_Act], given: set[int], answers: Sequence[Tensor]) ->
             usual &= one in lives and _fills(tensor)
         lives[one] = around(lives.get(one, (index, index)), (index, index))
         sizes[one] = -(-tensor.untyped_storage().nbytes() // APART) * APART
+    alone |= {one for one in lives if one in zeros}
     for index, act in enumerate(acts):
         if act.made:
             lives[act.made], sizes[act.made] = (index, index), 0

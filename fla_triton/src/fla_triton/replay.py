@@ -32,6 +32,7 @@ class Room:
         dtype: of its numbers.
         offsets: where in it, in bytes, what launches take.
         whole: whether torch takes it too.
+        zeroed: whether it starts as zeros.
     """
 
     like: int
@@ -39,6 +40,7 @@ class Room:
     dtype: torch.dtype
     offsets: tuple[int, ...]
     whole: bool
+    zeroed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,7 @@ class Replay:
 
     def run(self, call: Call, grads: Sequence[Tensor | None] = ()) -> list[Tensor] | None:
         """What the host code would return, in its order; None where it must run itself."""
-        if call.scale != self.scale or call.seqlens is not None or hooked():
-            return None
-        if self.multiply is not None and multiplied(call) != self.multiply:
+        if not self._serves(call):
             return None
         tensors: Any = call.tensors
         given: Any = [tensors[name] for name in self.names]
@@ -110,6 +110,8 @@ class Replay:
                     rooms.append(torch.empty(room.shape, dtype=room.dtype, device=device))
                 else:
                     rooms.append(given[room.like].new_empty(room.shape))
+                if room.zeroed:
+                    rooms[-1].zero_()
                 start = rooms[-1].data_ptr()
                 values += [start + offset for offset in room.offsets]
                 if room.whole:
@@ -120,3 +122,8 @@ class Replay:
             for place in step.over:
                 rooms[place] = None
         return [rooms[place] for place in self.answers]
+
+    def _serves(self, call: Call) -> bool:
+        """Whether host code would do the same, as far as arguments other than tensors tell."""
+        same = call.scale == self.scale and call.seqlens is None
+        return same and not hooked() and self.multiply in (None, multiplied(call))
