@@ -2,11 +2,11 @@
 
     python grid_share.py JSON
 
-Compiles what the timed calls need by calling each once, evaluates the definitions that they will be
-compared with, then runs cases of the conformance grid. Each is done by the process that claims it
-first. What fails before the grid fails again when it is timed, and is told then. Results are
-appended to a file as JSON lines. A case that leaves the device unusable ends the process, which
-starts again behind it.
+Compiles what the timed calls and their checks need by calling each once, evaluates the definitions
+that they will be compared with, then runs cases of the conformance grid. Each is done by the
+process that claims it first. What fails before the grid fails again when it is timed, and is told
+then. Results are appended to a file as JSON lines. A case that leaves the device unusable ends the
+process, which starts again behind it.
 """
 
 # ruff: noqa: T201
@@ -53,9 +53,7 @@ def _share(asked: Mapping[str, Any]) -> None:
     folder, device = Path(asked["folder"]), torch.device(asked["device"])
     contracts = dict.fromkeys(target.declaration.contract for target in found)
     timed = timed_calls(contracts, asked["shapes"], asked["decode"], torch.bfloat16)
-    # Gradients first: calls without mostly find their kernels compiled.
-    timed.sort(key=lambda call: call[1] != "both")
-    for workload, direction in _claimed(timed, folder, "call"):
+    for workload, direction in _claimed(_called(timed), folder, "call"):
         _compile(workload, direction, device)
     golds = Golds(folder / GOLDS)
     for label, part, grad in _claimed(_definitions(timed), folder, "definition"):
@@ -102,6 +100,15 @@ def _cases(found: list[Target], budget: str) -> list[tuple[Target, Case, str]]:
         for level in LEVELS
         for case in grid(CONTRACTS[target.declaration.contract], target.declaration, level, size)
     ]
+
+
+def _called(timed: list[tuple[Workload, str]]) -> list[tuple[Workload, str]]:
+    """What is timed and what is compared before; calls without gradients find most compiled."""
+    listed: dict[tuple[str, str], tuple[Workload, str]] = {}
+    for workload, direction in timed:
+        for label, part in gate.compared(workload).items():
+            listed.setdefault((label, direction), (part, direction))
+    return sorted(listed.values(), key=lambda call: call[1] != "both")
 
 
 def _definitions(timed: list[tuple[Workload, str]]) -> list[tuple[str, Workload, bool]]:

@@ -118,6 +118,23 @@ def test_rows_are_kept_as_they_come(tmp_path: Path) -> None:
         assert stored.read(file).rows == tuple(rows[:count])
 
 
+def test_what_is_compared_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "SHAPES", {**TINY, "longer": (1, 90, 2, 2, 16, 16)})
+    timed = calls.timed_calls(["gla"], ["tiny", "longer"], False, torch.bfloat16)
+    called = grid_share._called(timed)
+    told = [(workload.text, direction) for workload, direction in called]
+    assert told == [
+        (text, direction)
+        for direction in ("both", "fwd")
+        for text in (
+            "B2 T80 H2 K16 V16",
+            "B1 T80 H2 K16 V16 N3",
+            "B1 T70 H2 K16 V16",
+            "B1 T90 H2 K16 V16",
+        )
+    ]
+
+
 def test_each_thing_is_claimed_once(tmp_path: Path) -> None:
     first = grid_share._claimed("abcd", tmp_path, "letter")
     assert next(first) == "a"
