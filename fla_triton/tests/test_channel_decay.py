@@ -85,3 +85,21 @@ def test_time_is_not_cut_where_columns_decay() -> None:
     few = Problem(1, 8192, 8192, 1, 64, 64, 2)
     assert plan(few, "forward", PROFILES["sm90"]).segments >= 3
     assert plan(few, "forward", PROFILES["sm90"], columns_decay=True).segments == 1
+
+
+@pytest.mark.parametrize(
+    ("arch", "prepared", "derived"),
+    [
+        ("gfx1100", 16, (16, 16)),
+        ("gfx1250", 64, (32, 64)),
+        ("sm80", 64, (32, 64)),
+        ("sm90", 64, (64, 64)),
+    ],
+)
+def test_chips_that_multiply_out_of_registers_take_fewer_channels(
+    arch: str, prepared: int, derived: tuple[int, int]
+) -> None:
+    launches = plan(PROBLEM, "backward", EVERY[arch]).launches
+    constants = launches["gradients"].constants
+    assert launches["prepare"].constants["BK"] == prepared
+    assert (constants["BK"], constants["BV"]) == derived

@@ -71,9 +71,10 @@ def plan(
     launches |= joining(launches["states"], segments, problem)
     for stage in STAGES[direction]:
         tile = held(stage_tile(tiles, stage), problem, profile)
-        if stage == "gradients" and profile.warps > 1:
+        if profile.warps > 1 and stage in ("prepare", "gradients"):
             # Operands in registers: of 64 channels sm80 spills 1016 bytes a thread, of 32 none.
-            tile = replace(tile, BK=min(tile.BK, 32))
+            most = min(profile.depth, 32 if stage == "gradients" else tile.BK)
+            tile = replace(tile, BK=min(tile.BK, most), BV=min(tile.BV, profile.depth))
         grid = problem.chunks(size) * problem.heads
         constants = {"C": size}
         if stage != "pulls":

@@ -100,6 +100,8 @@ def main() -> int:
     parser.add_argument("--only", default="*")
     parser.add_argument("--kernels", metavar="MODULE")
     options = parser.parse_args()
+    if options.report is not None and not options.report.is_dir():
+        parser.error(f"--report: expected a folder that exists, got {options.report}")
     if len(options.archs) > 1:
         return each(options.archs)
     torch.set_num_threads(1)
