@@ -39,6 +39,49 @@ def test_what_copies_cannot_read_is_moved_and_nothing_else(offset: int) -> None:
 H200 = PROFILES["sm90"]
 
 
+def call_of(contract: str, features: set[str], dtype: torch.dtype, values: int) -> Call:
+    """A call of one token, whose tensors are those that host code looks at."""
+    tensors = {
+        **dict.fromkeys(spec.name for spec in CONTRACTS[contract].inputs),
+        "q": torch.zeros(1, 1, 1, 64, dtype=dtype),
+        "v": torch.zeros(1, 1, 2 if "gva" in features else 1, values, dtype=dtype),
+    }
+    return Call(CONTRACTS[contract], "chunk", tensors, 1.0, frozenset(features))
+
+
+@pytest.mark.parametrize(
+    ("contract", "features", "dtype", "values", "forward", "backward"),
+    [
+        ("delta_rule", {"l2norm"}, torch.bfloat16, 128, False, False),
+        ("delta_rule", {"l2norm"}, torch.float16, 128, True, True),  # of too short a range
+        ("delta_rule", {"l2norm"}, torch.bfloat16, 192, False, True),  # portable gradients
+        ("gated_delta_rule", {"l2norm", "gva"}, torch.bfloat16, 64, False, True),
+        ("gated_delta_rule", {"gva"}, torch.bfloat16, 64, False, True),
+        ("gated_delta_rule", {"l2norm", "gate"}, torch.bfloat16, 64, True, True),
+        ("kda", {"l2norm", "gate", "A_log", "gva"}, torch.float16, 64, False, True),
+        ("gdn2", {"gate", "dt_bias"}, torch.bfloat16, 64, False, True),
+        ("kda", set(), torch.bfloat16, 64, False, False),
+    ],
+)
+def test_a_pass_before_chunks_is_left_to_what_their_kernels_cannot_take_raw(
+    contract: str,
+    features: set[str],
+    dtype: torch.dtype,
+    values: int,
+    forward: bool,
+    backward: bool,
+) -> None:
+    from fla_backend_cuda.hopper import delta
+    from fla_triton.prologue import Prologue
+
+    family = "delta_channel" if contract in ("kda", "gdn2") else "delta"
+    kernels = delta.FAMILIES[family](H200)
+    call = call_of(contract, features, dtype, values)
+    for direction, wanted in (("forward", forward), ("backward", backward)):
+        found = Prologue.of(call, H200, kernels._left(call, direction))
+        assert (found is not None) == wanted
+
+
 @pytest.mark.parametrize(
     ("programs", "chunks", "wanted"),
     [

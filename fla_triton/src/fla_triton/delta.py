@@ -31,7 +31,7 @@ from fla_triton.kernels.delta_recurrent import delta_pooled, delta_recurrent
 from fla_triton.launch import Launches, Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Problem
 from fla_triton.profiles import Profile
-from fla_triton.prologue import Prologue, activations, bound_of, needs_of_base
+from fla_triton.prologue import NOTHING, Prologue, activations, bound_of, needs_of_base
 from fla_triton.tables import Choose, no_table
 
 Outputs = tuple[Tensor, ...]
@@ -65,7 +65,7 @@ class Kernels:
         if walk is not None:
             decode(call, todo, o, last)
             return wanted, ()
-        prologue = Prologue.of(call, self.profile)
+        prologue = Prologue.of(call, self.profile, self._left(call, "forward"))
         base = call if prologue is None else prologue.base()
         self._chunks(self._stages(base, problem, "forward", todo.launches), o, last)
         return wanted, ()
@@ -83,6 +83,10 @@ class Kernels:
     def _decoding(self, problem: Problem) -> Launch | None:
         """How to walk token by token; None where chunks are faster."""
         return decode_plan(problem, self.profile) if problem.longest <= DECODE_TOKENS else None
+
+    def _left(self, call: Call, direction: str) -> frozenset[str]:
+        """Features of raw arguments that the kernels of chunks take care of."""
+        return NOTHING
 
     def _chunks(self, stages: Stages, o: Tensor, last: Tensor | None) -> None:
         if stages.todo.fused:
@@ -108,13 +112,16 @@ class Kernels:
             return gradients_of_nothing(call, dlast, needs)
         if do is None:
             do = torch.zeros_like(call.v)
-        prologue = Prologue.of(call, self.profile)
-        base = call if prologue is None else prologue.base()
-        stages = self._stages(base, problem, "backward", todo.launches)
+        prologue = Prologue.of(call, self.profile, self._left(call, "backward"))
+        stages = self._stages_back(call, prologue, todo)
         found: Mapping[str, Any] = stages.gradients(do, dlast, needs_of_base(needs))
         if prologue is not None:
             found = prologue.gradients(found, needs)
         return {name: found[name] for name in needs}
+
+    def _stages_back(self, call: Call, prologue: Prologue | None, todo: Settled[None]) -> Stages:
+        base = call if prologue is None else prologue.base()
+        return self._stages(base, todo.problem, "backward", todo.launches)
 
     def _stages(self, call: Call, problem: Problem, direction: str, launches: Launches) -> Stages:
         planned = _planned(self, problem, direction)
@@ -196,5 +203,5 @@ def _step_constants(call: Call, problem: Problem) -> dict[str, Any]:
         "HAS_STRENGTHS": b is not None,
         "SINGLE": problem.longest == 1 and not problem.packed,
         "VARLEN": problem.packed,
-        **activations(call),
+        **activations(call.features),
     }

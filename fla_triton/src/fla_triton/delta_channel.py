@@ -88,17 +88,18 @@ class ChannelStages(Stages):
 
     def _room(self, with_inverse: bool) -> ScoredErrors:
         """Room for what is prepared."""
-        q, k, v = self.call.q, self.call.k, self.call.v
+        k, v = self.call.k, self.call.v
+        shape = (*v.shape[:3], k.shape[3])
         return ScoredErrors(
-            q=torch.empty_like(q),
-            k=torch.empty_like(k),
-            w=torch.empty_like(k),
+            q=k.new_empty(shape),
+            k=k.new_empty(shape),
+            w=k.new_empty(shape),
             u=torch.empty_like(v),
-            inverse=self._square() if with_inverse else None,
+            inverse=self.of_pairs() if with_inverse else None,
             since=None,
             into=None,
             totals=float32(k, self.problem.chunks(self.todo.C), self.problem.heads, k.shape[-1]),
-            scores=self._square(),
+            scores=self.of_pairs(),
         )
 
     def fused(self, o: Tensor, last: Tensor | None) -> None:

@@ -48,6 +48,11 @@ class Errors:
     into: Tensor | None
     totals: Tensor | None
 
+    @property
+    def units(self) -> tuple[Tensor | None, Tensor | None]:
+        """What makes raw q and k units, ``[slots, H, C]``; None where they are read as they are."""
+        return None, None
+
     def after_reverse(self) -> Errors:
         """What is read after the pass back over time; the rest's memory is free."""
         return self
@@ -96,14 +101,14 @@ class Stages:
         """Solve every chunk's triangular system."""
         k, v = self.call.k, self.call.v
         w, u = torch.empty_like(k), torch.empty_like(v)
-        inverse = self._square() if with_inverse else None
+        inverse = self.of_pairs() if with_inverse else None
         decays = self._prepare(w, u, inverse, None)
         return Errors(self.call.q, k, w, u, inverse, *decays)
 
     def fused(self, o: Tensor, last: Tensor | None) -> None:
         """Outputs from one pass over time, which forms each chunk's errors on its way."""
         call, start = self.call, start_of(self.call)
-        inverse, scores = self._square(), self._square()
+        inverse, scores = self.of_pairs(), self.of_pairs()
         decays = self._prepare(None, None, inverse, scores, fold=True)
         operands = (call.q, call.k, call.v, None, inverse, scores, *decays, start, o, last)
         self._run(
@@ -150,10 +155,10 @@ class Stages:
             self.call.k, self.problem.chunks(self.todo.C), self.problem.heads, self.todo.C
         )
 
-    def _square(self) -> Tensor:
+    def of_pairs(self) -> Tensor:
         """Room for a number of each pair of a chunk's tokens, ``[B, T, H, C]``."""
-        k: Tensor = self.call.k
-        return k.new_empty((*k.shape[:3], self.todo.C))
+        v: Tensor = self.call.v
+        return v.new_empty((*v.shape[:3], self.todo.C))
 
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""
@@ -196,20 +201,23 @@ class Stages:
         dv = torch.empty_like(v)
         dstates = self._reverse(errors, do, dv, dlast, dstart)
         errors = errors.after_reverse()
-        dbeta = float32(q, *q.shape[:3])
-        dg = float32(q, *q.shape[:3]) if "g" in needs else None
-        pairs = self._square()
+        dbeta = float32(v, *v.shape[:3])
+        dg = float32(v, *v.shape[:3]) if "g" in needs else None
+        pairs = self.of_pairs()
+        known = (q, k, v, g, call.beta, errors.inverse, v_new, do, dv)
         self._over_chunks(
             "errors",
             delta_errors,
-            (q, k, v, g, call.beta, errors.inverse, v_new, do, dv, dv, pairs, dbeta, dg),
+            (*known, dv, pairs, dbeta, dg, *errors.units),
             (call.scale,),
+            GROUP=self.problem.heads // q.shape[2],
+            NORMS=errors.units[0] is not None,
             WITH_G=dg is not None,
         )
         errors = replace(errors, inverse=None)
         # Each program writes where only itself reads, or where nobody does any more.
-        dq = torch.empty_like(q) if errors.w is None else errors.w
-        dk = v_new if v_new.shape == k.shape else torch.empty_like(k)
+        dq = v.new_empty((*v.shape[:3], q.shape[3])) if errors.w is None else errors.w
+        dk = v_new if v_new.shape == dq.shape else torch.empty_like(dq)
         around = (states, dstates, start, dlast)
         self._add_states(errors, (v_new, dv, do, pairs), around, (dq, dk, dv, dbeta, dg))
         return {"q": dq, "k": dk, "v": dv, "g": dg, "beta": dbeta, "initial_state": dstart}

@@ -28,13 +28,14 @@ SHARED = "gva"
 RAW = frozenset({NORM, *GATE, *STRENGTH, SHARED})
 """Features that the kernels of chunks do not know."""
 
+NOTHING: frozenset[str] = frozenset()
+
 FEEDS = {"g": "g", "A_log": "g", "dt_bias": "g"}
 """Arguments whose gradient comes out of that of another."""
 
 
-def activations(call: Call) -> dict[str, bool]:
-    """What is made of a call's raw arguments, as kernels' constants."""
-    features = call.features
+def activations(features: frozenset[str]) -> dict[str, bool]:
+    """What is made of the raw arguments of a call with such features, as kernels' constants."""
     return {
         "NORMS": NORM in features,
         "GATE": "gate" in features,
@@ -44,6 +45,11 @@ def activations(call: Call) -> dict[str, bool]:
         "SIGMOID": "beta_sigmoid" in features,
         "DOUBLED": "neg_eigval" in features,
     }
+
+
+def _switched(constants: Mapping[str, bool]) -> str:
+    """What is on, as part of a name."""
+    return " ".join(name for name, on in constants.items() if on)
 
 
 def bound_of(call: Call) -> float:
@@ -68,17 +74,19 @@ class Prologue:
     Attributes:
         call: as it was made.
         todo: how they are launched.
+        left: features that the kernels of chunks take care of.
     """
 
     call: Call
     todo: Settled[Launch]
+    left: frozenset[str] = NOTHING
 
     @classmethod
-    def of(cls, call: Call, profile: Profile) -> Prologue | None:
+    def of(cls, call: Call, profile: Profile, left: frozenset[str] = NOTHING) -> Prologue | None:
         """The passes that a call needs; None where its arguments are read as they are."""
-        if RAW.isdisjoint(call.features):
+        if (RAW - left).isdisjoint(call.features):
             return None
-        return cls(call, settled(call, "prologue", lambda problem: plan(problem, profile)))
+        return cls(call, settled(call, "prologue", lambda problem: plan(problem, profile)), left)
 
     def base(self) -> Call:
         """The call that kernels of chunks read."""
@@ -94,9 +102,10 @@ class Prologue:
         if "beta_sigmoid" in features:
             tensors["beta"] = float32(q, *beta.shape)
         made = (tensors["q"], tensors["k"], tensors.get("g"), tensors.get("beta"))
-        self._run("prologue", delta_prologue, made, self._constants())
+        constants = self._constants()
+        self._run(f"prologue {_switched(constants)}", delta_prologue, made, constants)
         base = call.holding(tensors)
-        base.features = features - RAW
+        base.features = features - (RAW - self.left)
         base.memo = call.memo
         return base
 
@@ -106,7 +115,7 @@ class Prologue:
         """Gradients of the call as it was made, from those of its base.
 
         Args:
-            found: gradients of the base call; those of q and k are written over.
+            found: gradients of the base call; those of q, k and g are written over.
             needs: inputs of the call whose gradient is wanted.
         """
         call = self.call
@@ -123,7 +132,8 @@ class Prologue:
             made |= {"q": torch.empty_like(q), "k": torch.empty_like(q)}
         rates = biases = None
         if constants["GATE"]:
-            made["g"] = torch.empty_like(g)
+            if g.dtype != torch.float32:
+                made["g"] = torch.empty_like(g)
             blocks = self.todo.plan.grid // self.todo.problem.heads
             rates = None if a_log is None else float32(q, blocks, g.shape[2])
             biases = None if dt_bias is None else float32(q, blocks, *g.shape[2:])
@@ -131,8 +141,9 @@ class Prologue:
             made["beta"] = torch.empty_like(beta)
         known = tuple(found.get(name) for name in ("q", "k", "g", "beta"))
         given_back = tuple(made.get(name) for name in ("q", "k", "g", "beta"))
-        name = "".join(sorted(n for n, on in constants.items() if on))
-        self._run(name, delta_epilogue, (*known, *given_back, rates, biases), constants)
+        self._run(
+            _switched(constants), delta_epilogue, (*known, *given_back, rates, biases), constants
+        )
         # Partial sums are few: one of a block of tokens.
         if rates is not None:
             made["A_log"] = rates.sum(0).reshape(a_log.shape)
@@ -143,10 +154,10 @@ class Prologue:
     @property
     def _shares(self) -> bool:
         """Whether q and k are written anew."""
-        return not self.call.features.isdisjoint({NORM, SHARED})
+        return not self.call.features.isdisjoint({NORM, SHARED} - self.left)
 
     def _constants(self) -> dict[str, bool]:
-        return {"SHARES": self._shares, **activations(self.call)}
+        return {"SHARES": self._shares, **activations(self.call.features - self.left)}
 
     def _run(
         self,

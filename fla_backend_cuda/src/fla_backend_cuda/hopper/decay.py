@@ -29,6 +29,7 @@ from fla_triton.channel_decay import Prepared
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, joining, startable
 from fla_triton.profiles import Profile
+from fla_triton.prologue import NOTHING, activations
 
 SHORTEST = 8
 """Chunks of a segment, below which it would spend its time starting."""
@@ -41,6 +42,14 @@ RINGS = {
     "channel": {"STAGES": 4, "BUFFERS": 1, "WRITERS": 1},
 }
 """Chunks of operands in shared memory, states on their way, and warpgroups that write outputs."""
+
+FINISHED = {
+    "CHANNELS": False,
+    "WITH_INVERSE": False,
+    "GROUP": 1,
+    **activations(NOTHING),
+}
+"""Switches of ``channel_pairs`` that are another's."""
 
 REGISTERS = {1: 168, 2: 128}
 """Of a thread by the number of writers, before roles share them out: 65536 hold no more."""
@@ -170,16 +179,16 @@ class ChannelKernels(channel_decay.Kernels):
         q, k, _ = qkv(call)
         problem, planned = todo.problem, todo.plan
         table, count = chunk_table(call, problem, planned)
-        operands = (q, k, None, call.gk, None, None)
+        operands = (q, k, None, call.gk, None, None, None, None)
         filled = (made.q_in, made.k_out, None, None, made.scores, None, made.totals)
         run_prepare(
             todo.launches,
             planned.launches["prepare"],
             problem,
             channel_pairs,
-            (*operands, *filled, boundaries(call), table, q.shape[1], call.scale),
+            (*operands, *filled, boundaries(call), table, q.shape[1], call.scale, 0.0),
             count * problem.heads,
-            {"V": problem.V, "ERASE": False, "CHANNELS": False, "WITH_INVERSE": False},
+            {"V": problem.V, "ERASE": False, **FINISHED},
         )
 
     def _chunks(

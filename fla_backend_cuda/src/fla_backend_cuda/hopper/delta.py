@@ -14,21 +14,27 @@ import torch
 from torch import Tensor
 
 from fla_backend_cuda.hopper import gradients
-from fla_backend_cuda.hopper.chunks import PAIRED, PREPARED, prepare_launch, run_prepare
+from fla_backend_cuda.hopper.chunks import (
+    PAIRED,
+    PREPARED,
+    SolvableErrors,
+    prepare_launch,
+    run_pairs,
+    solvable,
+)
 from fla_backend_cuda.hopper.kernels.forward import delta_over_time
-from fla_backend_cuda.hopper.kernels.pairs import channel_pairs
-from fla_backend_cuda.hopper.kernels.prepare import chunk_prepare
 from fla_backend_cuda.hopper.kernels.reverse import delta_back_over_time
 from fla_backend_cuda.hopper.operands import COLUMNS, aligned, placed
 from fla_core.call import Call
 from fla_triton import delta, delta_channel, delta_channel_plan, delta_plan
-from fla_triton.calls import boundaries, float32, start_of
+from fla_triton.calls import Settled, boundaries, start_of
 from fla_triton.delta_channel import ChannelStages, ScoredErrors
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Operands, Stages
 from fla_triton.launch import Launches
 from fla_triton.plan import Launch, Problem, startable
 from fla_triton.profiles import Profile
+from fla_triton.prologue import NORM, NOTHING, RAW, SHARED, Prologue
 
 OVER_TIME = {
     "over_time": {"STAGES": 3, "BUFFERS": 2},
@@ -36,6 +42,9 @@ OVER_TIME = {
     "back_over_time": {"STAGES": 3},
 }
 """Chunks of operands in shared memory, and chunks of results on their way, as many as fit."""
+
+KNOWN = frozenset({NORM, SHARED})
+"""Features of raw arguments that kernels know where a decay is a head's."""
 
 REGISTERS = 168
 """Of a thread, before three warpgroups share them out: 65536 hold no more."""
@@ -61,7 +70,6 @@ def run_roles(
         "H": problem.heads,
         "K": problem.K,
         "V": problem.V,
-        "HAS_G": stages.shared.get("HAS_G", False),
         "CHANNEL": stages.CHANNEL,
         "VARLEN": problem.packed,
     }
@@ -75,12 +83,28 @@ def run_roles(
 class Kernels(delta.Kernels):
     """Delta rules with one decay a head, or none."""
 
+    def _left(self, call: Call, direction: str) -> frozenset[str]:
+        """What heads share is shared by kernels, but its gradients are summed afterwards."""
+        shares = direction == "backward" and SHARED in call.features
+        return NOTHING if shares else _taken(call, direction)
+
+    def _stages_back(self, call: Call, prologue: Prologue | None, todo: Settled[None]) -> Stages:
+        making = Prologue.of(call, self.profile, _taken(call, "backward"))
+        base = call if making is None else making.base()
+        return self._stages(base, todo.problem, "backward", todo.launches)
+
     def _chunks(self, stages: Stages, o: Tensor, last: Tensor | None) -> None:
         stages.fused(o, last)
 
     def _stages(self, call: Call, problem: Problem, direction: str, launches: Launches) -> Stages:
         planned = _planned(problem, direction, self.profile)
         return HopperStages.of(placed(call), problem, planned, self.profile, launches)
+
+
+def _taken(call: Call, direction: str) -> frozenset[str]:
+    """Raw features that kernels take: norms as factors, for which float16 has too short a range."""
+    portable = direction == "backward" and call.v.shape[3] > gradients.WIDEST
+    return NOTHING if portable or call.q.dtype != torch.bfloat16 else KNOWN
 
 
 @lru_cache(maxsize=1024)
@@ -95,93 +119,56 @@ def _planned(problem: Problem, direction: str, profile: Profile) -> DeltaPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class SolvableErrors(Errors):
-    """What the passes over time read besides.
-
-    Attributes:
-        scores: causal scores of q with k, scale and decays in them, ``[B, T, H, C]``.
-        low: what ``inverse`` lost when rounded, for a backward pass.
-        strengths: beta in float32, ``[slots, H, C]``.
-    """
-
-    scores: Tensor | None
-    low: Tensor | None
-    strengths: Tensor
-
-    def after_reverse(self) -> Errors:
-        """All but the scores, and of the inverse its rounded self."""
-        return replace(self, scores=None, low=None)
-
-    def operands(self, v: Tensor) -> tuple[Tensor | None, ...]:
-        """What a pass over time reads, between k and the ends of the state."""
-        solved = (self.strengths, self.inverse, self.low, self.scores)
-        return (None, v, *solved, self.since, self.into, self.totals)
-
-
-@dataclass(frozen=True, slots=True)
 class HopperStages(Stages):
     """The kernels of one call and direction, one decay a head."""
 
     def fused(self, o: Tensor, last: Tensor | None) -> None:
         """Outputs from one pass over time."""
-        errors = self._solvable(self.call.v, with_low=False)
+        errors = solvable(self, self.call.v, with_low=False)
         over_time(self, errors, errors.operands(self.call.v), o, last)
 
     def prepare(self, with_inverse: bool) -> Errors:
         """Invert every chunk's triangular system."""
-        return self._solvable(torch.empty_like(self.call.v), with_low=True)
+        return solvable(self, torch.empty_like(self.call.v), with_low=True)
 
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` takes ``v_new``."""
         assert isinstance(errors, SolvableErrors)
         return kept_over_time(self, errors, errors.operands(self.call.v), last)
 
-    def _solvable(self, u: Tensor, with_low: bool) -> SolvableErrors:
-        """Outputs bear an inverse of 16 bits where gradients do not: see ``wide_product``."""
-        call = self.call
-        inverse, scores = self._square(), self._square()
-        low, strengths = self._square() if with_low else None, self.of_steps()
-        g, problem = call.get("g"), self.problem
-        since = into = totals = None
-        if g is not None:
-            since, into = self.of_steps(), self.of_steps()
-            totals = float32(call.k, problem.chunks(self.todo.C), problem.heads)
-        made = (inverse, low, scores, since, into, totals, strengths)
-        where = (boundaries(call), self.table, call.q.shape[1], call.scale)
-        run_prepare(
-            self.launches,
-            self.todo.launches["prepare"],
-            problem,
-            chunk_prepare,
-            (call.q, call.k, g, call.beta, *made, *where),
-            self.count * problem.heads,
-            {"HAS_G": g is not None, "WITH_LOW": with_low},
-        )
-        decays = (since, into, totals)
-        return SolvableErrors(call.q, call.k, None, u, inverse, *decays, scores, low, strengths)
-
     def _reverse(
         self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
     ) -> Tensor:
         assert isinstance(errors, SolvableErrors)
-        return back_over_time(self, errors, errors.operands(aligned(do)), dv, dlast, dstart)
+        return back_over_time(self, errors, errors.operands_back(aligned(do)), dv, dlast, dstart)
 
     def _add_states(
         self, errors: Errors, known: Operands, around: Operands, made: Operands
     ) -> None:
-        portable = self.problem.V > gradients.WIDEST
-        run = Stages._add_states if portable else gradients.run_gradients
-        run(self, errors, known, around, made)
+        assert isinstance(errors, SolvableErrors)
+        if self.problem.V > gradients.WIDEST:
+            Stages._add_states(self, errors, known, around, made)
+            return
+        norms = (errors.asks, *errors.units)
+        gradients.run_gradients(self, errors, norms, known, around, made)
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelKernels(delta_channel.Kernels):
     """Delta rules with a decay for each key channel."""
 
+    def _left(self, call: Call, direction: str) -> frozenset[str]:
+        """A backward pass reads arguments more than once, and has them made first.
+
+        At B2 T8192 H16 K = V = 128, all of it raw, making them cost the kernel of its chunks 130 us
+        on an H200 where the pass before takes 110.
+        """
+        return RAW if direction == "forward" else NOTHING
+
     def _chunks(self, stages: Stages, o: Tensor, last: Tensor | None) -> None:
         errors = stages.prepare(with_inverse=False)
         assert isinstance(errors, ScoredErrors)
-        over_time(stages, errors, _solved(errors, errors.u), o, last)
+        over_time(stages, errors, (*_solved(errors, errors.u), None), o, last)
 
     def _stages(self, call: Call, problem: Problem, direction: str, launches: Launches) -> Stages:
         planned = _channel_planned(problem, direction, self.profile)
@@ -213,28 +200,14 @@ class HopperChannelStages(ChannelStages):
 
     def prepare(self, with_inverse: bool) -> ScoredErrors:
         """Solve every chunk's triangular system, and score its pairs."""
-        call, errors = self.call, self._room(with_inverse)
-        erase, write = self.strengths
-        channels = call.get("b") is not None
-        operands = (call.q, call.k, call.v, call.g, erase, write if channels else None)
-        made = (errors.q, errors.k, errors.w, errors.u, errors.scores, errors.inverse)
-        where = (boundaries(call), self.table, call.q.shape[1], call.scale)
-        switches = {"ERASE": True, "CHANNELS": channels, "WITH_INVERSE": with_inverse}
-        run_prepare(
-            self.launches,
-            self.todo.launches["prepare"],
-            self.problem,
-            channel_pairs,
-            (*operands, *made, errors.totals, *where),
-            self.count * self.problem.heads,
-            {"V": self.problem.V, **switches},
-        )
+        errors = self._room(with_inverse)
+        run_pairs(self, errors, with_inverse)
         return errors
 
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` becomes ``v_new``."""
         assert isinstance(errors, ScoredErrors)
-        return kept_over_time(self, errors, _solved(errors, errors.u), last)
+        return kept_over_time(self, errors, (*_solved(errors, errors.u), None), last)
 
     def _reverse(
         self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
@@ -285,6 +258,9 @@ def _forward(
         stage,
         delta_over_time,
         (errors.q, errors.k, *operands, start, *made),
+        GROUP=stages.problem.heads // errors.k.shape[2],
+        HAS_G=errors.since is not None,
+        NORMS=isinstance(errors, SolvableErrors) and errors.asks is not None,
         HAS_START=start is not None,
         HAS_LAST=made[-1] is not None,
         KEEP=made[1] is not None,
@@ -307,6 +283,8 @@ def back_over_time(
         "back_over_time",
         delta_back_over_time,
         (errors.q, errors.k, *operands, dlast, dstates, dv, dstart),
+        GROUP=stages.problem.heads // errors.k.shape[2],
+        HAS_G=errors.since is not None,
         HAS_DLAST=dlast is not None,
         HAS_DSTART=dstart is not None,
     )

@@ -51,9 +51,14 @@ def run_across(stages: Stages, operands: Operands, with_gates: bool) -> None:
 
 
 def run_gradients(
-    stages: Stages, errors: Errors, known: Operands, around: Operands, made: Operands
+    stages: Stages,
+    errors: Errors,
+    norms: Operands,
+    known: Operands,
+    around: Operands,
+    made: Operands,
 ) -> None:
-    """Launch what ``delta_gradients`` does elsewhere."""
+    """Launch what ``delta_gradients`` does elsewhere; ``norms``: of raw q and k, else None."""
     call, problem, planned = stages.call, stages.problem, stages.todo.launches["gradients"]
     table, count = chunks_of(call, problem, 2 * SIDE)
     constants = {
@@ -61,6 +66,8 @@ def run_gradients(
         "K": problem.K,
         "V": problem.V,
         "HAS_G": errors.since is not None,
+        "GROUP": problem.heads // call.q.shape[2],
+        "NORMS": norms[0] is not None,
         "HAS_START": around[2] is not None,
         "HAS_DLAST": around[3] is not None,
         "WITH_G": made[-1] is not None,
@@ -73,7 +80,7 @@ def run_gradients(
     where = (boundaries(call), table, call.q.shape[1], call.scale)
     stages.launches.run(
         "gradients",
-        (*operands, *decays, *around, *made, *where),
+        (*operands, *decays, *norms, *around, *made, *where),
         lambda: (delta_chunk_gradients, planned, constants),
         count * problem.heads,
     )

@@ -15,9 +15,15 @@ EPSILON = tl.constexpr(1e-6)
 
 
 @triton.jit
+def reciprocal_root(squares):
+    """What makes vectors units, from their sums of squares; of zero, the largest there is."""
+    return tl.rsqrt(squares + EPSILON)
+
+
+@triton.jit
 def reciprocal_norm(x, AXIS: tl.constexpr):
-    """What makes vectors along an axis units; of a vector of zeros, the largest there is."""
-    return tl.rsqrt(tl.sum(x * x, AXIS) + EPSILON)
+    """What makes vectors along an axis units."""
+    return reciprocal_root(tl.sum(x * x, AXIS))
 
 
 @triton.jit

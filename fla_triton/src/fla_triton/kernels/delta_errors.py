@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from fla_triton.kernels.common import (
+    first_slot,
     load_rows,
     pair_decays,
     program_at,
@@ -39,6 +40,8 @@ def delta_errors(
     pairs,
     dbeta,
     dg,
+    unit_q,
+    unit_k,
     cu,
     table,
     T,
@@ -49,20 +52,27 @@ def delta_errors(
     BK: tl.constexpr,
     BV: tl.constexpr,
     C: tl.constexpr,
+    GROUP: tl.constexpr,
     HAS_G: tl.constexpr,
+    NORMS: tl.constexpr,
     WITH_G: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One program: one chunk of one head. ``y`` may be ``dv_new``."""
+    """One program: one chunk of one head. ``y`` may be ``dv_new``.
+
+    ``GROUP`` heads share a head of q and k. ``NORMS``: these are raw, ``unit_q`` and ``unit_k
+    [slots, H, C]`` make them units, and gradients of scores are those of raw products.
+    """
     NV: tl.constexpr = (V + BV - 1) // BV
-    _, h, c, first, length = program_at(cu, table, T, H, C, VARLEN)
+    n, h, c, first, length = program_at(cu, table, T, H, C, VARLEN)
     inner = tl.arange(0, C)
     live = c * C + inner < length
     # From the chunk's first token on: places inside it are narrow.
     token = (first + c * C) * H
-    q += token * K
-    k += token * K
+    shared = (first + c * C) * (H // GROUP)
+    q += shared * K
+    k += shared * K
     v += token * V
     v_new += token * V
     do += token * V
@@ -106,7 +116,12 @@ def delta_errors(
         decays = pair_decays(whole, rest, unit, C)
         asked *= decays
         erased *= decays
-    tile_k = load_rows(k, inner, live, h, 0, H, K, C, BK)
+    if NORMS:
+        slot = ((first_slot(first, n, T, C, VARLEN) + c) * H + h) * C + inner
+        own_k = tl.load(unit_k + slot)
+        asked *= tl.load(unit_q + slot)[:, None] * own_k[None, :]
+        erased *= own_k[:, None] * own_k[None, :]
+    tile_k = load_rows(k, inner, live, h // GROUP, 0, H // GROUP, K, C, BK)
     turned = tl.trans(tile_k)
     products = tl.dot(tile_k, turned, input_precision=PRECISION)
     for row in range(BK, K, BK):
@@ -123,7 +138,7 @@ def delta_errors(
     quotient = written / tl.where(strong, strength, 1.0)
     tl.store(dbeta + places, tl.where(strong, quotient, offered), mask=live)
     if WITH_G:
-        tile_q = load_rows(q, inner, live, h, 0, H, K, C, BK)
+        tile_q = load_rows(q, inner, live, h // GROUP, 0, H // GROUP, K, C, BK)
         products *= strength[:, None]
         attend = tl.dot(tile_q, turned, input_precision=PRECISION)
         for row in range(BK, K, BK):

@@ -200,7 +200,10 @@ def delta_epilogue(
     SIGMOID: tl.constexpr,
     DOUBLED: tl.constexpr,
 ):
-    """One program: as in ``delta_prologue``; partial sums are ``[blocks, H]``, ``[.., H, K]``."""
+    """One program: as in ``delta_prologue``; partial sums are ``[blocks, H]``, ``[.., H, K]``.
+
+    ``dg`` may be ``ddecay``.
+    """
     rows, live, h = block_at(tl.program_id(0), tokens, H // GROUP, BT)
     if SHARES:
         gather_back(q, dqueries, dq, rows, live, h, H, GROUP, K, BK, BT, NORMS)

@@ -16,6 +16,9 @@ Where every key channel has its own decay (``CHANNEL``) a chunk's system has bee
 and X give way to e = u - w S, q and k come weighted with their decays, and G_C is one of each row
 of S.
 
+Raw q and k (``NORMS``) differ in the factors of tokens alone, as ``prepare`` has it: exp(G) of q is
+``asks``.
+
 Bytes of a head and tile of 64 columns: q, k, v, X, P read and o written, a chunk at a time; for
 channels w and u in place of X and v. Flops a token and head: 6 K V + 4 C V.
 
@@ -58,13 +61,16 @@ def _copy(
     C: gl.constexpr,
     STAGES: gl.constexpr,
     BUFFERS: gl.constexpr,
+    GROUP: gl.constexpr,
     HAS_G: gl.constexpr,
+    NORMS: gl.constexpr,
     CHANNEL: gl.constexpr,
     KEEP: gl.constexpr,
     EVERY: gl.constexpr,
 ):
     """Fill the ring of operands."""
-    q, k, w, v, beta, inverse, low, scores, since, into, totals, o, states, errors, scale = operands
+    q, k, w, v, beta, inverse, low, scores, since, into, totals, asks = operands[:12]
+    o, states, errors, scale = operands[12:]
     q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot, kept_slot = place
@@ -74,7 +80,8 @@ def _copy(
         row = first + c * C
         left = length - c * C
         chunk = (slot + c) * H + h
-        copy_tile(k_s.index(i), k + (row * H + h) * K, left, H * K, C, K)
+        keys = (row * (H // GROUP) + h // GROUP) * K
+        copy_tile(k_s.index(i), k + keys, left, H // GROUP * K, C, K)
         if CHANNEL:
             copy_tile(w_s.index(i), w + (row * H + h) * K, left, H * K, C, K)
             copy_steps(total_s.index(i), totals + chunk * K, K)
@@ -88,7 +95,7 @@ def _copy(
             copy_steps(into_s.index(i), into + chunk * C, C)
         copy_tile(v_s.index(i), v + (row * H + h) * V + column, left, H * V, C, BV)
         if not KEEP:
-            copy_tile(q_s.index(i), q + (row * H + h) * K, left, H * K, C, K)
+            copy_tile(q_s.index(i), q + keys, left, H // GROUP * K, C, K)
             copy_tile(p_s.index(i), scores + (row * H + h) * C, left, H * C, C, C)
         async_copy.mbarrier_arrive(full.index(i), increment_count=False)
 
@@ -106,13 +113,16 @@ def _outputs(
     C: gl.constexpr,
     STAGES: gl.constexpr,
     BUFFERS: gl.constexpr,
+    GROUP: gl.constexpr,
     HAS_G: gl.constexpr,
+    NORMS: gl.constexpr,
     CHANNEL: gl.constexpr,
     KEEP: gl.constexpr,
     EVERY: gl.constexpr,
 ):
     """Outputs of each chunk from its state and errors; under ``KEEP`` these two themselves."""
-    q, k, w, v, beta, inverse, low, scores, since, into, totals, o, states, errors, scale = operands
+    q, k, w, v, beta, inverse, low, scores, since, into, totals, asks = operands[:12]
+    o, states, errors, scale = operands[12:]
     q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot, kept_slot = place
@@ -123,11 +133,15 @@ def _outputs(
     steps = gl.arange(0, C, layout=gl.SliceLayout(1, stored))
     columns = gl.arange(0, BV, layout=gl.SliceLayout(0, stored))
     keys = gl.arange(0, K, layout=gl.SliceLayout(1, stored))
+    of_steps = gl.arange(0, C, layout=gl.SliceLayout(1, product))
     for c in range(gl.cdiv(length, C)):
         i = c % STAGES
         buffer = c % BUFFERS
         phase = (c // BUFFERS) & 1
         row = first + c * C
+        if NORMS:
+            # There is no room for one more vector in shared memory.
+            arriving = gl.load(asks + ((slot + c) * H + h) * C + of_steps)
         mbarrier.wait(full.index(i), (c // STAGES) & 1)
         mbarrier.wait(state_full.index(buffer), phase)
         if KEEP:
@@ -151,7 +165,9 @@ def _outputs(
                 is_async=True,
             )
             if HAS_G:
-                arriving = since_s.index(i).load(gl.SliceLayout(1, product)) * scale
+                if not NORMS:
+                    arriving = since_s.index(i).load(gl.SliceLayout(1, product))
+                arriving *= scale
                 acc = warpgroup_mma_wait(0, deps=[acc])
                 acc = acc * arriving[:, None]
             else:
@@ -193,7 +209,8 @@ def _chain(
     KEEP: gl.constexpr,
 ):
     """States, one chunk after the other."""
-    q, k, w, v, beta, inverse, low, scores, since, into, totals, o, states, errors, scale = operands
+    q, k, w, v, beta, inverse, low, scores, since, into, totals, asks = operands[:12]
+    o, states, errors, scale = operands[12:]
     q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot, kept_slot = place
@@ -323,6 +340,7 @@ def delta_over_time(
     since,
     into,
     totals,
+    asks,
     start,
     o,
     states,
@@ -338,7 +356,9 @@ def delta_over_time(
     C: gl.constexpr,
     STAGES: gl.constexpr,
     BUFFERS: gl.constexpr,
+    GROUP: gl.constexpr,
     HAS_G: gl.constexpr,
+    NORMS: gl.constexpr,
     CHANNEL: gl.constexpr,
     HAS_START: gl.constexpr,
     HAS_LAST: gl.constexpr,
@@ -410,6 +430,7 @@ def delta_over_time(
         since,
         into,
         totals,
+        asks,
         o,
         states,
         errors,
@@ -458,7 +479,9 @@ def delta_over_time(
                     C,
                     STAGES,
                     BUFFERS,
+                    GROUP,
                     HAS_G,
+                    NORMS,
                     CHANNEL,
                     KEEP,
                     EVERY,
@@ -478,7 +501,9 @@ def delta_over_time(
                     C,
                     STAGES,
                     BUFFERS,
+                    GROUP,
                     HAS_G,
+                    NORMS,
                     CHANNEL,
                     KEEP,
                     EVERY,

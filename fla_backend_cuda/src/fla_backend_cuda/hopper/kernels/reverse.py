@@ -51,6 +51,7 @@ def _copy(
     BV: gl.constexpr,
     C: gl.constexpr,
     STAGES: gl.constexpr,
+    GROUP: gl.constexpr,
     HAS_G: gl.constexpr,
     CHANNEL: gl.constexpr,
 ):
@@ -69,7 +70,8 @@ def _copy(
         chunk = (slot + c) * H + h
         copy_tile(do_s.index(i), do + (row * H + h) * V + column, left, H * V, C, BV)
         copy_tile(p_s.index(i), scores + (row * H + h) * C, left, H * C, C, C)
-        copy_tile(k_s.index(i), k + (row * H + h) * K, left, H * K, C, K)
+        keys = (row * (H // GROUP) + h // GROUP) * K
+        copy_tile(k_s.index(i), k + keys, left, H // GROUP * K, C, K)
         if CHANNEL:
             copy_steps(total_s.index(i), totals + chunk * K, K)
             copy_tile(w_s.index(i), w + (row * H + h) * K, left, H * K, C, K)
@@ -80,7 +82,7 @@ def _copy(
         if HAS_G:
             copy_steps(since_s.index(i), since + chunk * C, C)
             copy_steps(into_s.index(i), into + chunk * C, C)
-        copy_tile(q_s.index(i), q + (row * H + h) * K, left, H * K, C, K)
+        copy_tile(q_s.index(i), q + keys, left, H // GROUP * K, C, K)
         async_copy.mbarrier_arrive(full.index(i), increment_count=False)
 
 
@@ -204,7 +206,6 @@ def _chain(
             arriving = since_s.index(i).load(along)
             leaving = into_s.index(i).load(along)
             given = given * (arriving * scale)[None, :]
-            strength = strength * arriving
             dstate = dstate * total
         else:
             given = given * scale
@@ -271,6 +272,7 @@ def delta_back_over_time(
     BV: gl.constexpr,
     C: gl.constexpr,
     STAGES: gl.constexpr,
+    GROUP: gl.constexpr,
     HAS_G: gl.constexpr,
     CHANNEL: gl.constexpr,
     HAS_DLAST: gl.constexpr,
@@ -280,7 +282,8 @@ def delta_back_over_time(
     """One program: BV columns of the gradient of one head's state over one sequence.
 
     ``dstates [slots, H, K, V]`` takes the gradient of the state after each chunk, ``derrors`` that
-    of the errors.
+    of the errors. ``beta`` is what erases, decays from the chunk's start and all; ``since`` is for
+    queries alone.
     """
     pid = gl.program_id(0)
     NV: gl.constexpr = V // BV
@@ -366,7 +369,10 @@ def delta_back_over_time(
                 ),
             ),
             (_keep, (operands, tiles, barriers, place, H, K, V, BV, C, STAGES, HAS_G, CHANNEL)),
-            (_copy, (operands, tiles, barriers, place, H, K, V, BV, C, STAGES, HAS_G, CHANNEL)),
+            (
+                _copy,
+                (operands, tiles, barriers, place, H, K, V, BV, C, STAGES, GROUP, HAS_G, CHANNEL),
+            ),
         ],
         [4, 4],
         [120, 80],
