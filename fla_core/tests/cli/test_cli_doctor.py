@@ -108,7 +108,7 @@ def test_a_missing_toolchain(site: Site) -> None:
     assert found["next"].startswith("nothing, unless there is a device of type cuda; then install")
     assert "torch's build for AMD GPUs" in found["next"]
     (need,) = plugin(done.json, "rocm")["requirements"]
-    assert need == {"text": "triton>=3.4", "met": False, "problem": "which is not installed"}
+    assert need == {"text": "triton>=3.4", "met": False, "problem": "not installed"}
     explained = site.run("explain", "kda", "--device", "cuda", "--json").json
     assert explained["install"] == [
         "install torch's build for AMD GPUs, which brings its own triton  # for rocm"

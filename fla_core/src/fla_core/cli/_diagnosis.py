@@ -66,7 +66,11 @@ def _plugin(index: int, record: PluginRecord, found: Inspection) -> Row:
     requires = (row["backend"] or {}).get("requires", ())
     needs = [(text, unmet((text,))) for text in requires]
     row["requirements"] = [
-        {"text": text, "met": not lack, "problem": lack.removeprefix(f"needs {text}, ")}
+        {
+            "text": text,
+            "met": not lack,
+            "problem": lack.removeprefix(f"needs {text}, ").removeprefix("which is "),
+        }
         for text, lack in needs
     ]
     row["validity"] = seen.get("validity", [])
