@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-from interpreter.cases import FILLS, PACKED, STATES, case, failures
+from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
@@ -26,3 +26,15 @@ CASES = [
 
 def test_interpreted_kernels_are_right_where_they_are_normalised() -> None:
     assert failures([(one, FILLS) for one in CASES]) == {}
+
+
+def test_kernels_normalise_what_no_lowering_has_widened() -> None:
+    cases = [
+        case("linear_attn", "bfloat16", (1, 2, 2, 16, 16), ("normalize",)),
+        case("linear_attn", "bfloat16", (1, 150, 1, 60, 33), Z),
+        case("linear_attn", "bfloat16", (1, 0, 1, 16, 32), Z, PACKED),
+        case("linear_attn", "bfloat16", (2, 7, 1, 16, 16), ("normalize", "initial_z")),
+        case("linear_attn", "bfloat16", (1, 300, 1, 16, 16), ("normalize", "initial_state")),
+    ]
+    chips = (FILLS, IDLE)
+    assert failures([(one, chip) for one in cases for chip in chips], as_declared=False) == {}

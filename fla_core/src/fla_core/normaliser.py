@@ -28,10 +28,10 @@ CHANNELS = 16
 """Value channels of ones it travels in, all alike: rows stay as well aligned as they were."""
 
 _CHUNK = 64
-_DAMPING = 0.01
+DAMPING = 0.01
 """Of a squared cosine of q and z: below it, noise along q is not blown up to a multiple of z."""
 
-_CLEAR = 1e4 * EPS
+CLEAR = 1e4 * EPS
 """A normaliser beside which 1e-10 is nothing; o is homogeneous only there."""
 
 
@@ -94,8 +94,8 @@ class _Balance(torch.autograd.Function):
         along = _dot(q, z)
         size = _length(q).mul_(_length(z))
         # A share of z_t that is along / along^2 where q and z point the same way.
-        square = torch.addcmul(along.square(), size, size, value=_DAMPING)
-        square += (_CLEAR / ctx.scale) ** 2
+        square = torch.addcmul(along.square(), size, size, value=DAMPING)
+        square += (CLEAR / ctx.scale) ** 2
         share = along.mul_(_dot(q, grad)).div_(square)
         return torch.addcmul(grad, z, share.to(z.dtype), value=-1), None, None, None, None
 

@@ -254,8 +254,7 @@ class Kernels:
         def settle() -> Settling:
             constants = {
                 **sizes(todo.problem),
-                "HAS_G": False,
-                "HAS_GAMMA": False,
+                "HAS_SUMS": False,
                 "HAS_GK": True,
                 "HAS_GV": False,
                 "REVERSE": reverse,
@@ -268,7 +267,7 @@ class Kernels:
 
         segments = planned.segments
         numbers = (operands[0].shape[1], planned.span, segments, segments - totals, 1.0)
-        gates = (None, None, made.totals, None)
+        gates = (None, made.totals, None)
         todo.launches.run(
             f"d{stage}" if reverse else stage,
             (*operands, *gates, *ends, boundaries(call), *numbers),

@@ -33,6 +33,7 @@ class Row:
         features: features taken as they are; the core lowers the others or refuses them.
         required: features without which the family cannot serve.
         revision: contract revision it was written for.
+        dtypes: of q, k and v.
     """
 
     contract: str
@@ -40,12 +41,13 @@ class Row:
     features: tuple[str, ...] = STATES
     required: tuple[str, ...] = ()
     revision: int = 1
+    dtypes: tuple[str, ...] = DTYPES
 
     def domain(self) -> Domain:
         """The subset of the contract's domain that is accepted without help."""
         presence: dict[str, Presence] = dict.fromkeys(self.features, "optional")
         presence |= dict.fromkeys(self.required, "required")
-        return Domain(dtypes=DTYPES, axes=AXES, features=presence)
+        return Domain(dtypes=self.dtypes, axes=AXES, features=presence)
 
 
 ROWS = (
@@ -57,6 +59,12 @@ ROWS = (
     Row("kda", "delta_channel", (*STATES, *KEYS, *GATE, "lower_bound", *STRENGTH)),
     Row("gdn2", "delta_channel", (*STATES, *KEYS, *GATE, "lower_bound")),
 )
+
+NORMALISED = Row(
+    "linear_attn", "scalar_decay", (*STATES, "initial_z"), ("normalize",), dtypes=("bfloat16",)
+)
+"""What a backend may declare besides. Float16 is left to core, which widens it: gradients of
+numerators would leave its range."""
 
 
 def implementations(

@@ -183,10 +183,11 @@ class Stages:
         self._over_chunks(
             "outputs",
             chunk_outputs,
-            (call.q, call.k, errors.u, call.get("g"), None, states, o),
+            (call.q, call.k, errors.u, call.get("g"), None, states, None, o),
             (call.scale,),
             columns=-(-self.problem.V // self.todo.launches["outputs"].constants["BV"]),
             HAS_GAMMA=False,
+            HAS_W=False,
         )
 
     def gradients(

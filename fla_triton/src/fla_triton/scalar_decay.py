@@ -29,11 +29,14 @@ from fla_triton.calls import (
     settled,
     start_of,
 )
-from fla_triton.kernels.gradients import chunk_gradients, gate_gradients
+from fla_triton.channel_chunks import sizes
+from fla_triton.gates import gradients_of, sums_of
+from fla_triton.kernels.gradients import chunk_gradients
 from fla_triton.kernels.outputs import chunk_outputs
 from fla_triton.kernels.recurrent import recurrent_outputs
 from fla_triton.kernels.states import chunk_states
 from fla_triton.launch import Settling
+from fla_triton.normaliser import CHUNK, Normaliser, sums_of_nothing
 from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, Tiles, decode_plan, plan
 from fla_triton.profiles import Profile
 from fla_triton.segments import starts_of
@@ -56,7 +59,8 @@ class Kernels:
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
-        todo = settled(call, "forward", self._plan_forward)
+        normalised = "normalize" in call.features
+        todo = settled(call, "forward", self._plan_chunks if normalised else self._plan_forward)
         start: Any = call.tensors["initial_state"]
         o, last = torch.empty_like(call.tensors["v"]), None  # type: ignore[arg-type]
         if "final_state" in call.features:
@@ -66,11 +70,18 @@ class Kernels:
         if not todo.problem.tokens or not todo.problem.sequences:
             if last is not None:
                 last.zero_() if start is None else last.copy_(start)
+            if normalised:
+                wanted = (*wanted, sums_of_nothing(call, todo.problem))
+        elif normalised:
+            w, z_last = self._normaliser(call, todo, CHUNK).of_tokens()
+            self._chunks(call, todo, o, last, w)
+            # Outputs are the caller's to change.
+            return (*wanted, z_last), (o.clone(), w) if save else ()
         elif isinstance(todo.plan, Plan):
-            self._chunks(call, todo, o, last)
+            self._chunks(call, todo, o, last, None)
         else:
             self._decode(call, todo, o, last)
-        return wanted, ()
+        return wanted, (o.clone(), float32(o, *o.shape[:3])) if normalised and save else ()
 
     def backward(
         self,
@@ -80,18 +91,27 @@ class Kernels:
         needs: frozenset[str],
     ) -> Mapping[str, Tensor]:
         """Gradients of the inputs in ``needs``; states are computed anew, none was kept."""
-        do, dlast = grads[0], None if len(grads) < 2 else grads[1]
+        do, dlast = grads[0], grads[1] if "final_state" in call.features else None
+        dz_last = grads[-1] if "normalize" in call.features else None
         if do is None:
             do = torch.zeros_like(call.v)
-        key = ("backward", needs, do.dtype, None if dlast is None else dlast.dtype)
-        todo = settled(call, key, self._plan_backward)
+        kinds = (None if x is None else x.dtype for x in (dlast, dz_last))
+        todo = settled(call, ("backward", needs, do.dtype, *kinds), self._plan_backward)
         if not todo.problem.tokens or not todo.problem.sequences:
-            return gradients_of_nothing(call, dlast, needs)
+            found = gradients_of_nothing(call, dlast, needs)
+            if "initial_z" in needs and dz_last is not None:
+                found["initial_z"] = dz_last.clone()
+            return found
+        if "normalize" in call.features:
+            return self._quotient_gradients(call, todo, residuals, (do, dlast, dz_last), needs)
         return self._gradients(call, todo, do, dlast, needs)
 
     def _plan_forward(self, problem: Problem) -> Plan | Launch:
         if problem.longest <= DECODE_TOKENS:
             return decode_plan(problem, self.profile)
+        return self._plan_chunks(problem)
+
+    def _plan_chunks(self, problem: Problem) -> Plan:
         return _planned(self, problem, "forward")
 
     def _plan_backward(self, problem: Problem) -> Plan:
@@ -127,17 +147,23 @@ class Kernels:
         )
         todo.launches.run("decode", arguments, settle)
 
-    def _chunks(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
+    def _chunks(
+        self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None, w: Tensor | None
+    ) -> None:
         q, k, v = qkv(call)
         problem, planned = todo.problem, todo.plan
-        states = self._states(call, todo, (k, v), start_of(call), last)
+        states = self._states(call, todo, (k, v, sums_of(call, todo)), start_of(call), last)
         table, count = chunk_table(call, problem, planned)
 
         def settle() -> Settling:
-            constants = {**common(call, problem), "PRECISION": self._precision(q, problem)}
+            constants = {
+                **common(call, problem),
+                "HAS_W": w is not None,
+                "PRECISION": self._precision(q, problem),
+            }
             return chunk_outputs, planned.launches["chunks"], constants
 
-        tensors = (q, k, v, *gates(call), states, o, boundaries(call), table)
+        tensors = (q, k, v, *gates(call), states, w, o, boundaries(call), table)
         columns = -(-problem.V // planned.tiles.chunk.BV)
         grid = count * planned.tiles.R * problem.heads * columns
         todo.launches.run("chunks", (*tensors, q.shape[1], call.scale), settle, grid)
@@ -149,12 +175,19 @@ class Kernels:
         self,
         call: Call,
         todo: Settled[Any],
-        operands: tuple[Tensor, Tensor],
+        operands: tuple[Tensor, Tensor, Tensor | None],
         start: Tensor | None,
         last: Tensor | None,
         reverse: bool = False,
     ) -> Tensor:
-        """States before each chunk; ``reverse``: gradients of the states after each."""
+        """States before each chunk; ``reverse``: gradients of the states after each.
+
+        Args:
+            call, todo: what is computed, and how.
+            operands: keys and values, or queries and gradients of outputs; sums of gates.
+            start, last: the state or gradient at the ends.
+            reverse: which of the two.
+        """
         q, _, _ = qkv(call)
         problem, size = todo.problem, todo.plan.tiles.chunk_size
         states = q.new_empty((problem.chunks(size), problem.heads, problem.K, problem.V))
@@ -166,7 +199,7 @@ class Kernels:
         self,
         call: Call,
         todo: Settled[Any],
-        operands: tuple[Tensor, Tensor],
+        operands: tuple[Tensor, Tensor, Tensor | None],
         start: Tensor | None,
         reverse: bool = False,
     ) -> Tensor | None:
@@ -182,7 +215,7 @@ class Kernels:
         call: Call,
         todo: Settled[Any],
         stage: str,
-        operands: tuple[Tensor, Tensor],
+        operands: tuple[Tensor, Tensor, Tensor | None],
         ends: tuple[Tensor | None, ...],
         reverse: bool,
     ) -> None:
@@ -192,7 +225,8 @@ class Kernels:
 
         def settle() -> Settling:
             constants = {
-                **common(call, todo.problem),
+                **sizes(todo.problem),
+                "HAS_SUMS": operands[2] is not None,
                 "HAS_GK": False,
                 "HAS_GV": False,
                 "REVERSE": reverse,
@@ -207,7 +241,7 @@ class Kernels:
         numbers = (operands[0].shape[1], planned.span, segments, segments - totals, call.scale)
         todo.launches.run(
             f"d{stage}" if reverse else stage,
-            (*operands, *gates(call), None, None, *ends, boundaries(call), *numbers),
+            (*operands, None, None, *ends, boundaries(call), *numbers),
             settle,
         )
 
@@ -218,13 +252,16 @@ class Kernels:
         do: Tensor,
         dlast: Tensor | None,
         needs: frozenset[str],
-    ) -> Mapping[str, Tensor]:
+        normaliser: tuple[Tensor | None, ...] = (None, None, None),
+    ) -> dict[str, Tensor]:
+        """Gradients; ``normaliser``: those of w, and z before and dz behind each block."""
         problem, planned = todo.problem, todo.plan
         q, k, v = qkv(call)
         start, cu = start_of(call), boundaries(call)
         dstart = new_state(call, problem) if "initial_state" in needs else None
-        states = self._states(call, todo, (k, v), start, None)
-        dstates = self._states(call, todo, (q, do), dlast, dstart, reverse=True)
+        sums, (_, gamma) = sums_of(call, todo), gates(call)
+        states = self._states(call, todo, (k, v, sums), start, None)
+        dstates = self._states(call, todo, (q, do, sums), dlast, dstart, reverse=True)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         found: dict[str, Any] = {"q": dq, "k": dk, "v": dv, "initial_state": dstart}
         gated = bool(needs & {"g", "g_gamma"})
@@ -237,33 +274,38 @@ class Kernels:
                 **common(call, problem),
                 "HAS_START": start is not None,
                 "HAS_DLAST": dlast is not None,
+                "HAS_W": normaliser[0] is not None,
                 "WITH_GATES": gated,
                 "PRECISION": self._precision(q, problem),
             }
             return chunk_gradients, planned.launches["chunks"], constants
 
-        given = (q, k, v, *gates(call), do, states, dstates, start, dlast)
-        tensors = (*given, dq, dk, dv, steps, spans, cu, table)
+        given = (q, k, v, sums, gamma, do, states, dstates, start, dlast)
+        tensors = (*given, *normaliser, dq, dk, dv, steps, spans, cu, table)
         grid = count * planned.tiles.R * problem.heads
         todo.launches.run("chunks", (*tensors, q.shape[1], call.scale), settle, grid)
-        if gated:
-            dg = float32(q, *q.shape[:3]) if "g" in needs else None
-            parts = float32(q, count, problem.heads) if "g_gamma" in needs else None
+        if steps is not None and spans is not None:
+            found |= gradients_of(call, todo, (steps, spans), needs)
+        return {name: found[name] for name in needs}
 
-            def settle_gates() -> Settling:
-                constants = {
-                    "H": problem.heads,
-                    "WITH_G": dg is not None,
-                    "WITH_GAMMA": parts is not None,
-                    "VARLEN": problem.packed,
-                }
-                tiles = {"BT": planned.tiles.BT, "R": planned.tiles.R}
-                return gate_gradients, Launch("gates", 0, tiles, 1, 1, 0), constants
+    def _normaliser(self, call: Call, todo: Settled[Any], chunk: int) -> Normaliser:
+        return Normaliser(call, todo, chunk, self._precision(call.q, todo.problem))
 
-            arguments = (steps, spans, dg, parts, cu, table, q.shape[1])
-            todo.launches.run("gates", arguments, settle_gates, count * problem.heads)
-            found["g"] = dg
-            found["g_gamma"] = None if parts is None else parts.sum(0)
+    def _quotient_gradients(
+        self,
+        call: Call,
+        todo: Settled[Plan],
+        residuals: Outputs,
+        grads: tuple[Tensor, Tensor | None, Tensor | None],
+        needs: frozenset[str],
+    ) -> Mapping[str, Tensor]:
+        (o, w), (do, dlast, dz_last) = residuals, grads
+        divide = self._normaliser(call, todo, todo.plan.tiles.BT)
+        z, _ = divide.sums()
+        dx, dw, dz, dstart = divide.gradients(o, w, do, dz_last)
+        found = self._gradients(call, todo, dx, dlast, needs - {"initial_z"} | {"q"}, (dw, z, dz))
+        divide.balance(z, found["q"])
+        found["initial_z"] = dstart
         return {name: found[name] for name in needs}
 
 

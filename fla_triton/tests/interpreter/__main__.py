@@ -1,7 +1,8 @@
 """Judge cases in Triton's interpreter, a JSON line each: ``python -m interpreter``.
 
 A process of its own, since Triton decides on import whether it interprets. Each line of its input
-is ``[case, multiprocessors]``; more multiprocessors make a plan cut time into segments.
+is ``[case, multiprocessors, as_declared]``; more multiprocessors make a plan cut time into
+segments, and what is not as every backend declares it is normalised by the kernels themselves.
 """
 
 # ruff: noqa: T201
@@ -19,7 +20,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 from fla_conformance.case import Case
 from fla_conformance.inputs import Inputs
-from fla_triton.declared import ROWS
+from fla_triton.declared import NORMALISED, ROWS, Row
 from fla_triton.profiles import PROFILES, Profile
 from fla_triton.serve import Kernels
 from interpreter.lowered import differentiated
@@ -27,18 +28,28 @@ from interpreter.shims import correct_bfloat16, watch_bounds
 from judging import Tensors, judged, poison_memory
 
 
+def row_of(contract: str) -> Row:
+    """A contract as every backend declares it."""
+    return next(row for row in ROWS if row.contract == contract)
+
+
 def kernels_for(contract: str, profile: Profile) -> Kernels:
     """Kernels of the family that serves a contract."""
-    family = next(row.family for row in ROWS if row.contract == contract)
-    module: Any = import_module(f"fla_triton.{family}")
+    module: Any = import_module(f"fla_triton.{row_of(contract).family}")
     kernels: Kernels = module.Kernels(profile)
     return kernels
 
 
-def answer(inputs: Inputs, kernels: Kernels) -> Tensors:
-    """Outputs, and the gradients that the case asks for, in poisoned memory."""
+def answer(inputs: Inputs, kernels: Kernels, row: Row | None = None) -> Tensors:
+    """Outputs, and the gradients that the case asks for, in poisoned memory.
+
+    Args:
+        inputs: of a case.
+        kernels: what answers.
+        row: what they take as it is; as every backend declares it if None.
+    """
     call = inputs.call()
-    row = next(row for row in ROWS if row.contract == inputs.case.contract)
+    row = row or row_of(inputs.case.contract)
     lowerings, _ = call.contract.lowerings_for(call.features, row.domain())
     if lowerings:
         return differentiated(inputs, kernels, lowerings)
@@ -58,12 +69,14 @@ def main() -> None:
     correct_bfloat16()
     watch_bounds()
     for line in sys.stdin:
-        data, multiprocessors = json.loads(line)
+        data, multiprocessors, as_declared = json.loads(line)
         case = Case.from_json(data)
         profile = replace(PROFILES["sm90"], multiprocessors=multiprocessors)
 
-        def on_chip(inputs: Inputs, profile: Profile = profile) -> Tensors:
-            return answer(inputs, kernels_for(inputs.case.contract, profile))
+        row = None if as_declared else NORMALISED
+
+        def on_chip(inputs: Inputs, profile: Profile = profile, row: Row | None = row) -> Tensors:
+            return answer(inputs, kernels_for(inputs.case.contract, profile), row)
 
         failure, margins = judged(case, on_chip)
         print(json.dumps({"id": case.id, "failure": failure, "margins": margins}), flush=True)

@@ -59,7 +59,7 @@ class Interpreter:
         )
         atexit.register(self._process.kill)
 
-    def judge(self, one: Case, multiprocessors: int) -> str:
+    def judge(self, one: Case, multiprocessors: int, as_declared: bool = True) -> str:
         """What is wrong with the answer to a case, ``""`` if nothing is.
 
         Raises:
@@ -69,7 +69,7 @@ class Interpreter:
         assert asked is not None
         assert answered is not None
         with contextlib.suppress(BrokenPipeError):
-            print(json.dumps([one.to_json(), multiprocessors]), file=asked, flush=True)
+            print(json.dumps([one.to_json(), multiprocessors, as_declared]), file=asked, flush=True)
         line = answered.readline()
         if not line:
             code = self._process.wait()
@@ -90,7 +90,7 @@ def _interpreter() -> Interpreter:
     return Interpreter()
 
 
-def failures(cases: Sequence[tuple[Case, int]]) -> dict[str, str]:
+def failures(cases: Sequence[tuple[Case, int]], as_declared: bool = True) -> dict[str, str]:
     """Run cases, each with the multiprocessors of its pretended chip.
 
     All calls of one test run share a process; after an error the next call starts another.
@@ -100,7 +100,7 @@ def failures(cases: Sequence[tuple[Case, int]]) -> dict[str, str]:
     """
     interpreter = _interpreter()
     try:
-        found = {one.id: interpreter.judge(one, count) for one, count in cases}
+        found = {one.id: interpreter.judge(one, count, as_declared) for one, count in cases}
     except BaseException:
         interpreter.end()  # it may still be at a case that is not waited for
         _interpreter.cache_clear()

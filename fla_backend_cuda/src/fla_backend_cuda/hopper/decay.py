@@ -26,6 +26,7 @@ from fla_triton import channel_decay, channel_plan, plan, scalar_decay
 from fla_triton.calls import Settled, boundaries, chunk_table, gates, qkv, start_of
 from fla_triton.channel_chunks import Operands, sizes
 from fla_triton.channel_decay import Prepared
+from fla_triton.gates import sums_of
 from fla_triton.launch import Settling
 from fla_triton.plan import DECODE_TOKENS, Launch, Plan, Problem, joining, startable
 from fla_triton.profiles import Profile
@@ -107,6 +108,7 @@ def over_time(
     start: Tensor | None,
     o: Tensor,
     last: Tensor | None,
+    w: Tensor | None = None,
 ) -> None:
     """Outputs, and the final state.
 
@@ -116,6 +118,7 @@ def over_time(
         operands: what the kernel reads of tokens and chunks, q to totals.
         start: the state before each segment, if any.
         o, last: where results go.
+        w: what outputs are divided by, if anything.
     """
     problem, planned = todo.problem, todo.plan
     g, gamma, scores = operands[3:6]
@@ -127,6 +130,7 @@ def over_time(
             "V": problem.V,
             "HAS_G": g is not None,
             "HAS_GAMMA": gamma is not None,
+            "HAS_W": w is not None,
             "CHANNEL": scores is not None,
             "HAS_START": start is not None,
             "HAS_LAST": last is not None,
@@ -136,23 +140,27 @@ def over_time(
 
     cut = (planned.span, planned.segments, planned.halves, SHARE if planned.halves > 1 else 16)
     where = (boundaries(call), o.shape[1], *cut, call.scale)
-    todo.launches.run("over_time", (*operands, start, o, last, *where), settle)
+    todo.launches.run("over_time", (*operands, w, start, o, last, *where), settle)
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels(scalar_decay.Kernels):
     """One decay a head, or none."""
 
-    def _plan_forward(self, problem: Problem) -> HalvedPlan | Launch:
-        if problem.longest <= DECODE_TOKENS:
-            return plan.decode_plan(problem, self.profile)
+    def _plan_chunks(self, problem: Problem) -> HalvedPlan:
         return _planned(problem, self.profile)
 
-    def _chunks(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
+    def _chunks(
+        self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None, w: Tensor | None
+    ) -> None:
         call = placed(call)
         q, k, v = qkv(call)
-        start = self._starts(call, todo, (k, v), start_of(call))
-        over_time(call, todo, (q, k, v, *gates(call), None, None), start, o, last)
+        sums = sums_of(call, todo) if todo.plan.segments > 1 else None
+        start = self._starts(call, todo, (k, v, sums), start_of(call))
+        g, gamma = gates(call)
+        if g is not None:
+            g = g.float()  # the least that an asynchronous copy moves
+        over_time(call, todo, (q, k, v, g, gamma, None, None), start, o, last, w)
 
 
 @lru_cache(maxsize=1024)

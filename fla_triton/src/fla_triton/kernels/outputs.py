@@ -2,8 +2,9 @@
 
     o_i = scale ( exp(G_i) S^T q_i + sum_{j <= i} exp(G_i - G_j) (q_i . k_j) v_j )
 
-A chunk of C tokens is R = 1 or 2 blocks of BT; one program takes one block and one tile of V. Every
-exponent is a sum of the gates between two tokens and never positive. No order between programs.
+and ``o_i / w_i`` where attention is normalised by a given w. A chunk of C tokens is R = 1 or 2
+blocks of BT; one program takes one block and one tile of V. Every exponent is a sum of the gates
+between two tokens and never positive. No order between programs.
 
 Bytes a head: q, k, v read and o written, once each, T / C * K * V elements of states.
 Flops a token and head: 2 K V + (K + V) BT (R + 1).
@@ -39,6 +40,7 @@ def chunk_outputs(
     g,
     gamma,
     states,
+    w,
     o,
     cu,
     table,
@@ -53,6 +55,7 @@ def chunk_outputs(
     R: tl.constexpr,
     HAS_G: tl.constexpr,
     HAS_GAMMA: tl.constexpr,
+    HAS_W: tl.constexpr,
     VARLEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -108,4 +111,7 @@ def chunk_outputs(
     carried = tl.dot(tile_q, state, input_precision=PRECISION)
     if GATED:
         carried *= decay(since)[:, None]
-    store_rows(o, acc + carried * scale, rows, live, h, column, H, V, BT, BV)
+    acc += carried * scale
+    if HAS_W:
+        acc *= (1.0 / tl.load(w + rows * H + h, mask=live, other=1.0))[:, None]
+    store_rows(o, acc, rows, live, h, column, H, V, BT, BV)

@@ -67,6 +67,14 @@ def copy_steps(target, source, STEPS: gl.constexpr):
 
 
 @gluon.jit
+def copy_gates(target, source, left, stride: gl.constexpr, STEPS: gl.constexpr):
+    """Start copying so many float32, one of each row, of which ``left`` are there."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    steps = gl.arange(0, STEPS, layout=layout)
+    async_copy.async_copy_global_to_shared(target, source + steps * stride, mask=steps < left)
+
+
+@gluon.jit
 def barriers_of(N: gl.constexpr, COUNT: gl.constexpr):
     """So many barriers, a phase of each of which ends after ``COUNT`` arrivals."""
     found = gl.allocate_shared_memory(gl.int64, [N, 1], mbarrier.MBarrierLayout())
