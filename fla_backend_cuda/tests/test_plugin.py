@@ -81,7 +81,7 @@ def test_kernel_that_does_not_compile(machine: Any, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)
 def test_implementations_are_valid(item: Implementation) -> None:
     assert implementation_problem(item, CONTRACTS[item.contract]) == ""
-    hopper = item.variant == "hopper"
+    hopper = item.variant.startswith("hopper")
     assert item.arch == (("sm90",) if hopper else ("sm80", "sm90", "sm100", "sm120"))
 
 
@@ -103,7 +103,18 @@ def test_what_was_seen_of_hoppers_kernels_is_said() -> None:
 @pytest.mark.parametrize("contract", [row.contract for row in ROWS])
 def test_hoppers_kernels_come_before_the_portable_ones(contract: str) -> None:
     variants = [i.variant for i in plugin.fla_implementations() if i.contract == contract]
-    assert variants == ["hopper", "chunk"]
+    normalised = ["hopper_normalised"] if contract == "linear_attn" else []
+    assert variants == [*normalised, "hopper", "chunk"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_is_normalised_in_bfloat16_is_not_widened(dtype: str) -> None:
+    axes, features = {"H": 16, "K": 128, "V": 128}, frozenset({"normalize", "initial_z", "varlen"})
+    view = CallView("linear_attn", "chunk", "cuda", "sm90", dtype, {}, axes, features)
+    known = {i.variant: i for i in plugin.fla_implementations() if i.contract == "linear_attn"}
+    domain = known["hopper_normalised"].domain
+    assert fit(CONTRACTS["linear_attn"], domain, view).lowerings == ()
+    assert domain.check(view).ok == (dtype == "bfloat16")
 
 
 @pytest.mark.parametrize("name", [i.forward for i in plugin.fla_implementations()])
