@@ -99,7 +99,7 @@ def faults(problem: Problem, found: DeltaPlan, profile: Profile) -> list[str]:
         tile = launch.constants
         smallest = found.C == tile["BV"] == profile.dot_minimum
         wrong += launch_faults(launch, profile, profile.operands, smallest)
-        if tile["BK"] < problem.K and launch.stage != "errors":
+        if tile["BK"] < problem.K and launch.stage not in ("errors", "outputs", "local"):
             wrong.append(f"{launch.stage}: {tile['BK']} of {problem.K} key channels")
         if launch.stage in ("states", "reverse", "fused"):
             if tile["BV"] == 32:
@@ -157,8 +157,11 @@ def test_chips_with_few_registers_multiply_less_at_once(
 def test_errors_need_not_hold_all_channels() -> None:
     wide = replace(PROBLEM, K=256, V=256, itemsize=4)
     found = {arch: plan(wide, "backward", EVERY[arch]).launches for arch in ("sm80", "sm90")}
-    held = {arch: of["errors"].constants["BK"] for arch, of in found.items()}
-    assert held == {"sm80": 64, "sm90": 256}
+    for stage in ("errors", "local"):
+        held = {arch: of[stage].constants["BK"] for arch, of in found.items()}
+        assert held == {"sm80": 64, "sm90": 256}
+    narrow = plan(PROBLEM, "backward", EVERY["sm80"]).launches
+    assert (narrow["errors"].constants["BK"], narrow["local"].constants["BK"]) == (64, 128)
 
 
 def test_decoding_covers_all_columns() -> None:

@@ -21,7 +21,7 @@ OVER_TIME = ("states", "reverse", "fused")
 
 @dataclass(frozen=True, slots=True)
 class DeltaTiles:
-    """Tiles of one direction; all but those of ``errors`` hold K whole.
+    """Tiles of one direction; those of ``errors``, ``outputs`` and ``local`` need not hold K whole.
 
     Attributes:
         C: tokens of a chunk.
@@ -172,9 +172,12 @@ def on_chip(tiles: DeltaTiles, profile: Profile) -> DeltaTiles:
     }
     if gradients := stages.get("gradients"):
         stages["gradients"] = replace(gradients, BV=min(gradients.BV, profile.depth))
-    if errors := stages.get("errors"):
-        # Of 128 channels of float32 at once sm80 spills 11 KB a thread, of 64 392 bytes.
-        stages["errors"] = replace(errors, BK=min(errors.BK, 64))
+    # Of 128 channels of float32 at once errors spill 11 KB a thread on sm80, of 64 392 bytes; of
+    # 256 outputs spill 9 KB.
+    for stage, most in (("errors", 64), ("outputs", 128), ("local", 128)):
+        tile = stages.get(stage)
+        if tile is not None and most < tile.BK:
+            stages[stage] = replace(tile, BK=64)
     return DeltaTiles(min(tiles.C, profile.block), stages)
 
 

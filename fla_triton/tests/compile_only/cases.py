@@ -88,6 +88,15 @@ def split_case(subject: Subject) -> Case:
     return fitted
 
 
+def wide_case(subject: Subject) -> Case:
+    """A short call of more key channels than every chip holds at once."""
+    _, everything = _features(subject)
+    case = _case(subject, "float32", 200, 24, {"B": 1, "T": 40, "H": 1}, everything)
+    fitted = Fitting(subject.declaration).fit(case)
+    assert fitted is not None
+    return fitted
+
+
 def usual_case(subject: Subject) -> Case:
     """A call of the size of most models, of two chunks and some more tokens."""
     _, everything = _features(subject)

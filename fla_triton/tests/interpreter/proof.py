@@ -18,7 +18,7 @@ import sys
 
 os.environ["TRITON_INTERPRET"] = "1"
 
-from compile_only.cases import small_cases, usual_case
+from compile_only.cases import small_cases, usual_case, wide_case
 from compile_only.report import write
 from compile_only.targets import BACKENDS
 from fla_conformance.inputs import Inputs
@@ -50,7 +50,7 @@ def main() -> int:
         proven = []
         for subject in todo:
             alike.reused = 0
-            cases = [*small_cases(subject), usual_case(subject)]
+            cases = [*small_cases(subject), wide_case(subject), usual_case(subject)]
             one = prove(subject, cases[: 1 if options.control else None], on_chip, arch)
             proven.append({**one, "launched_as_elsewhere": alike.reused})
         everywhere += [(arch, one) for one in proven]

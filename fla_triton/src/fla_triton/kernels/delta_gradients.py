@@ -81,7 +81,12 @@ def local_dv(
     rows = first + c * C + inner
     tile_q = load_rows(q, rows, live, h, 0, H, K, C, BK)
     tile_k = load_rows(k, rows, live, h, 0, H, K, C, BK)
-    scores = tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION) * scale
+    scores = tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION)
+    for row in range(BK, K, BK):
+        more_q = load_rows(q, rows, live, h, row, H, K, C, BK)
+        more_k = load_rows(k, rows, live, h, row, H, K, C, BK)
+        scores = tl.dot(more_q, tl.trans(more_k), acc=scores, input_precision=PRECISION)
+    scores *= scale
     if HAS_G:
         _, _, _, whole, rest, unit = running_gates(g, g, rows, live, h, H, C, HAS_G, False)
         scores *= pair_decays(whole, rest, unit, C)

@@ -63,6 +63,7 @@ def chunk_outputs(
     pid = tl.program_id(0)
     NV: tl.constexpr = (V + BV - 1) // BV
     C: tl.constexpr = R * BT
+    tl.static_assert(R == 1 or BK >= K)
     GATED: tl.constexpr = HAS_G or HAS_GAMMA
     column = (pid % NV) * BV
     h = pid // NV % H
@@ -83,7 +84,12 @@ def chunk_outputs(
     places, inside = state_places(slot * H + h, 0, column, K, V, BK, BV)
     state = tl.load(states + places, mask=inside, other=0.0)
 
-    scores = tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION) * scale
+    scores = tl.dot(tile_q, tl.trans(tile_k), input_precision=PRECISION)
+    for row in range(BK, K, BK):
+        more_q = load_rows(q, rows, live, h, row, H, K, BT, BK)
+        more_k = load_rows(k, rows, live, h, row, H, K, BT, BK)
+        scores = tl.dot(more_q, tl.trans(more_k), acc=scores, input_precision=PRECISION)
+    scores *= scale
     if GATED:
         since, _, _, whole, rest, unit = running_gates(
             g, gamma, rows, live, h, H, BT, HAS_G, HAS_GAMMA
@@ -109,6 +115,11 @@ def chunk_outputs(
             acc = tl.dot(scores.to(tile_v.dtype), tile_v, acc=acc, input_precision=PRECISION)
 
     carried = tl.dot(tile_q, state, input_precision=PRECISION)
+    for row in range(BK, K, BK):
+        more_q = load_rows(q, rows, live, h, row, H, K, BT, BK)
+        places, inside = state_places(slot * H + h, row, column, K, V, BK, BV)
+        more = tl.load(states + places, mask=inside, other=0.0)
+        carried = tl.dot(more_q, more, acc=carried, input_precision=PRECISION)
     if GATED:
         carried *= decay(since)[:, None]
     acc += carried * scale
