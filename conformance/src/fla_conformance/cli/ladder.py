@@ -80,7 +80,9 @@ def _show(to: Console, report: Report, standing: Standing, goal: str) -> None:
     step = LEVELS[LEVELS.index(standing.level) + 1] if standing.level else LEVELS[0]
     row = first_failure(report, standing, step)
     if row is not None:
-        to.print(f"      {step}: {row.outcome.value} {row.id}", markup=False, soft_wrap=True)
+        failed, checked = standing.failed(step), sum(standing.counts[step].values())
+        said = f"{failed} of {checked} failed, first {row.outcome.value} {row.id}"
+        to.print(f"      {step}: {said}", markup=False, soft_wrap=True)
         to.print(f"      {row.detail.partition(chr(10))[0]}", style="dim", markup=False)
         to.print(f"      {reproduce(report, row)}", style="dim", markup=False, soft_wrap=True)
     else:
