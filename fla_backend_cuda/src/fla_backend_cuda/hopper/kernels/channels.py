@@ -9,7 +9,8 @@ takes it on the left, and gradients of pairs,
 
 take turns with what decays without any exchange between threads but, on two levels of the tree,
 what neighbouring segments decay by. Scores of pairs are multiplied out here, and wait in shared
-memory masked for each level, since all warps read them.
+memory, since all warps read them; masks of levels are formed in registers, where shared memory for
+three programs has no room for more.
 
 Decays are products of ``exp(g)``. None is a quotient and no exponent a difference.
 
@@ -17,8 +18,8 @@ Bytes a token and head: q, k, gates, v and do read, dq, dk and dg written, v and
 each further 64 channels, and K V / C of S and of dS read. Flops: 4 K V; 2 C V for scores of each
 64 channels; 2 K C log2(C) at most for pairs and as many for gates.
 
-Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16: 0.267 ms with gates in bfloat16, 71 %
-of the rate of copying, and 0.326 in float32, where the portable kernels take 0.894.
+Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16: 0.279 ms with gates in float32, 79 % of
+the rate of copying, where the portable kernels take 0.894, and 0.293 with gates in bfloat16.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
@@ -40,7 +41,6 @@ from fla_backend_cuda.hopper.kernels.turned import (
     COLUMNS,
     LOADED,
     PRODUCT,
-    SMALL,
     SQUARE_COLUMNS,
     SQUARE_ROWS,
     SQUARES,
@@ -102,9 +102,45 @@ def _tokens(x_s, block: gl.constexpr):
 
 
 @gluon.jit
-def _gated(acc, x, sums_s, which: gl.constexpr, dtype: gl.constexpr):
+def _summed(which: gl.constexpr):
+    """Which tokens ``[16, 16]`` each gate of a block is a sum over."""
+    token = gl.arange(0, BLOCK, layout=gl.SliceLayout(1, COLUMNS))[:, None]
+    gate = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, COLUMNS))[None, :]
+    if which == FROM_START:
+        found = token >= gate
+    elif which == TO_END:
+        found = token < gate
+    else:
+        found = ((gate >> which) & 1 == 1) == (token >= gate)
+        found = found & (token >> which == gate >> which)
+    return found
+
+
+@gluon.jit
+def _paired(scores, level: gl.constexpr):
+    """Of scores ``[16, 16]`` those of a level; of level -1 of a token with itself."""
+    row = gl.arange(0, BLOCK, layout=gl.SliceLayout(1, COLUMNS))[:, None]
+    column = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, COLUMNS))[None, :]
+    if level < 0:
+        kept = row == column
+    else:
+        kept = (row ^ column) >> level == 1
+    mask = gl.where(kept, -1, 0).to(gl.int16)
+    # Two at a time.
+    return gl.inline_asm_elementwise(
+        "and.b32 $0, $1, $2;",
+        "=r,r,r",
+        [scores, mask],
+        dtype=scores.dtype,
+        is_pure=True,
+        pack=2,
+    )
+
+
+@gluon.jit
+def _gated(acc, x, which: gl.constexpr, dtype: gl.constexpr):
     """Add sums over tokens: terms keep the digits of ``dtype``, and the range of float32."""
-    matrix = sums_s[which].load(COLUMNS)
+    matrix = gl.where(_summed(which), 1.0, 0.0).to(gl.bfloat16)
     high = as_rows(x, gl.bfloat16)
     acc = mma_v2(high, matrix, acc)
     if dtype == gl.float16:
@@ -159,8 +195,7 @@ def _finish(
     q_s,
     k_s,
     g_s,
-    levels_s,
-    sums_s,
+    near_s,
     far_s,
     passing,
     targets,
@@ -175,7 +210,8 @@ def _finish(
     raw_q = _tokens(q_s, block)
     raw_k = _tokens(k_s, block)
     since = _decays(g_s, block)
-    own = levels_s[4].slice(block * BLOCK, BLOCK).load(COLUMNS)
+    scores = near_s.slice(block * BLOCK, BLOCK).load(COLUMNS)
+    own = _paired(scores, -1)
     dq = tiles_of(mma_v2(as_rows(raw_k, dtype), own, no_sums()))
     dk = tiles_of(mma_v2(as_rows(raw_q, dtype), own, no_sums()))
     q = widened(raw_q)
@@ -188,17 +224,17 @@ def _finish(
         else:
             queries, keys = masked(since, until, level)
         both = mixed(q, k, queries, keys, level)
-        pairs = levels_s[level].slice(block * BLOCK, BLOCK).load(COLUMNS)
+        pairs = _paired(scores, level)
         found = tiles_of(mma_v2(as_rows(both, dtype), pairs, no_sums()))
         if WITH_GATES:
-            acc_g = _gated(acc_g, times(both, found), sums_s, level, dtype)
+            acc_g = _gated(acc_g, times(both, found), level, dtype)
         dq, dk = added(dq, dk, found, queries, keys, level)
         since, until, totals = joined(since, until, totals, level)
     far_q = times(tiles_of(far_s[2 * block].load(WIDE)), since)
     far_k = times(tiles_of(far_s[2 * block + 1].load(WIDE)), until)
     if WITH_GATES:
-        acc_g = _gated(acc_g, times(q, far_q), sums_s, FROM_START, dtype)
-        acc_g = _gated(acc_g, times(k, far_k), sums_s, TO_END, dtype)
+        acc_g = _gated(acc_g, times(q, far_q), FROM_START, dtype)
+        acc_g = _gated(acc_g, times(k, far_k), TO_END, dtype)
         a, b, c, d = tiles_of(acc_g)
         dg = (a + passing, b + passing, c + passing, d + passing)
         _store_block(targets[2], dg, left, stride, block)
@@ -336,8 +372,8 @@ def _multiply(tiles_s, of_values, left, H: gl.constexpr, V: gl.constexpr, WITH_G
 
 
 @gluon.jit
-def _store_scores(pairs_s, levels_s, scores, dtype: gl.constexpr):
-    """Write scores for the products of other blocks, and mirrored, by levels, for those of one."""
+def _store_scores(pairs_s, near_s, scores, dtype: gl.constexpr):
+    """Write scores for the products of other blocks, and mirrored for those of their own."""
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, WIDE))[:, None]
     column = gl.arange(0, 16, layout=gl.SliceLayout(0, WIDE))[None, :]
     quarters = blocks_of(scores)
@@ -347,28 +383,10 @@ def _store_scores(pairs_s, levels_s, scores, dtype: gl.constexpr):
         if block < 3:
             pairs_s[block].store(quarters[block].to(dtype))
     near = near.to(dtype)
-    levels_s[0].store(near)
-    mirrored = levels_s[0].reshape([4, 16, 16]).permute([0, 2, 1]).load(SQUARES)
+    near_s.store(near)
+    mirrored = near_s.reshape([4, 16, 16]).permute([0, 2, 1]).load(SQUARES)
     mirrored = gl.convert_layout(gl.reshape(mirrored, [64, 16]), WIDE)
-    near = gl.where(row % BLOCK >= column, near, mirrored)
-    differ = (row % BLOCK) ^ column
-    for level in gl.static_range(4):
-        levels_s[level].store(gl.where(differ >> level == 1, near, 0.0))
-    levels_s[4].store(gl.where(differ == 0, near, 0.0))
-
-
-@gluon.jit
-def _store_sums(sums_s):
-    """Write which tokens of a block each of its gates is a sum over."""
-    token = gl.arange(0, 16, layout=gl.SliceLayout(1, SMALL))[:, None]
-    gate = gl.arange(0, 16, layout=gl.SliceLayout(0, SMALL))[None, :]
-    for level in gl.static_range(4):
-        later = (gate >> level) & 1 == 1
-        found = (later & (token >= gate)) | ((gate > token) & ((gate >> level) & 1 == 0))
-        found = found & (token >> level == gate >> level)
-        sums_s[level].store(gl.where(found, 1.0, 0.0).to(gl.bfloat16))
-    sums_s[FROM_START].store(gl.where(token >= gate, 1.0, 0.0).to(gl.bfloat16))
-    sums_s[TO_END].store(gl.where(token < gate, 1.0, 0.0).to(gl.bfloat16))
+    near_s.store(gl.where(row % BLOCK >= column, near, mirrored))
 
 
 @gluon.jit(do_not_specialize=["T", "scale"])
@@ -436,11 +454,8 @@ def channel_chunk_gradients(
     spread: gl.constexpr = gl.SwizzledSharedLayout(8, 2, 2, [1, 0])
     pairs_s = _allocated(3, dtype, 64, 16, narrow)
     far_s = _allocated(8, gl.float32, 64, 16, spread)
-    levels_s = _allocated(5, dtype, 64, 16, narrow)
-    sums_s = _allocated(6, gl.bfloat16, 16, 16, narrow)
-    _store_scores(pairs_s, levels_s, acc_p * scale, dtype)
-    if WITH_GATES:
-        _store_sums(sums_s)
+    near_s = gl.allocate_shared_memory(dtype, [64, 16], narrow)
+    _store_scores(pairs_s, near_s, acc_p * scale, dtype)
 
     of_q = blocks_of(acc_q)
     of_k = blocks_of(acc_k)
@@ -517,7 +532,7 @@ def channel_chunk_gradients(
         targets = (dq + keys, dk + keys, dg + keys)
     else:
         targets = (dq + keys, dk + keys)
-    _finish(q_s, k_s, g_s, levels_s, sums_s, far_s, passing_0, targets, left, H * K, 0, WITH_GATES)
-    _finish(q_s, k_s, g_s, levels_s, sums_s, far_s, passing_1, targets, left, H * K, 1, WITH_GATES)
-    _finish(q_s, k_s, g_s, levels_s, sums_s, far_s, passing_2, targets, left, H * K, 2, WITH_GATES)
-    _finish(q_s, k_s, g_s, levels_s, sums_s, far_s, passing_3, targets, left, H * K, 3, WITH_GATES)
+    _finish(q_s, k_s, g_s, near_s, far_s, passing_0, targets, left, H * K, 0, WITH_GATES)
+    _finish(q_s, k_s, g_s, near_s, far_s, passing_1, targets, left, H * K, 1, WITH_GATES)
+    _finish(q_s, k_s, g_s, near_s, far_s, passing_2, targets, left, H * K, 2, WITH_GATES)
+    _finish(q_s, k_s, g_s, near_s, far_s, passing_3, targets, left, H * K, 3, WITH_GATES)

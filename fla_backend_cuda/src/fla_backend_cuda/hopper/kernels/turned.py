@@ -50,7 +50,6 @@ LOADED = gl.constexpr(
     )
 )
 STORED = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
-SMALL = gl.constexpr(gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0]))
 
 
 @gluon.jit
