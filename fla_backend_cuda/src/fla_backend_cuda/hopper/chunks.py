@@ -26,8 +26,8 @@ PAIRED = 168
 H16 K = V = 128 the solved form takes 327 us on an H200; with 128 it spills and took 484."""
 
 PREPARED = 128
-"""Registers of a thread of ``chunk_prepare``: four programs share a multiprocessor, which take 97
-us there; with all that it asks for and three, 103."""
+"""Registers of a thread of ``chunk_prepare``: four programs share a multiprocessor, which take 87
+us there; with all that it asks for and three, 89."""
 
 
 def prepare_launch(problem: Problem, registers: int, profile: Profile) -> Launch:
@@ -85,6 +85,19 @@ class SolvableErrors(Errors):
         """All but the scores, and of the inverse its rounded self."""
         return replace(self, scores=None, low=None)
 
+    @property
+    def made(self) -> tuple[Tensor | None, ...]:
+        """What is written of every chunk before a pass over time."""
+        decays = (self.since, self.into, self.totals)
+        return (self.inverse, self.low, self.scores, *decays, self.strengths)
+
+    def switches(self, stages: Stages) -> dict[str, Any]:
+        """What kernels take as constants."""
+        return {
+            "GROUP": stages.problem.heads // self.k.shape[2],
+            "HAS_G": stages.call.get("g") is not None,
+        }
+
     def operands(self, v: Tensor) -> tuple[Tensor | None, ...]:
         """What a pass over time reads, between k and the ends of the state."""
         solved = (self.strengths, self.inverse, self.low, self.scores)
@@ -99,8 +112,8 @@ class SolvableErrors(Errors):
         return (None, do, *solved, asks, self.into, self.totals)
 
 
-def solvable(stages: Stages, u: Tensor, with_low: bool) -> SolvableErrors:
-    """Invert every chunk's triangular system, and score its pairs.
+def room(stages: Stages, u: Tensor, with_low: bool) -> SolvableErrors:
+    """Room for every chunk's inverse, scores and factors.
 
     Outputs bear an inverse of 16 bits where gradients do not: ``with_low``, see ``wide_product``.
     """
@@ -118,24 +131,28 @@ def solvable(stages: Stages, u: Tensor, with_low: bool) -> SolvableErrors:
     if norms and with_low:
         unit_q, unit_k = stages.of_steps(), stages.of_steps()
     factors = (strengths, asks, unit_q, unit_k, erases)
-    made = (inverse, low, scores, since, into, totals, *factors)
+    known = (call.q, call.k, None, u, inverse, since, into, totals)
+    return SolvableErrors(*known, scores, low, *factors)
+
+
+def run_chunks(stages: Stages, errors: SolvableErrors) -> None:
+    """Invert every chunk's triangular system, and score its pairs."""
+    call, problem = stages.call, stages.problem
+    raw = (errors.asks, *errors.units)
     where = (boundaries(call), stages.table, call.q.shape[1], call.scale)
     run_prepare(
         stages.launches,
         stages.todo.launches["prepare"],
         problem,
         chunk_prepare,
-        (call.q, call.k, g, call.beta, *made, *where),
+        (call.q, call.k, call.get("g"), call.beta, *errors.made, *raw, errors.erases, *where),
         stages.count * problem.heads,
         {
-            "GROUP": problem.heads // call.k.shape[2],
-            "HAS_G": g is not None,
-            "NORMS": norms,
-            "WITH_LOW": with_low,
+            **errors.switches(stages),
+            "NORMS": errors.asks is not None,
+            "WITH_LOW": errors.low is not None,
         },
     )
-    known = (call.q, call.k, None, u, inverse, since, into, totals)
-    return SolvableErrors(*known, scores, low, *factors)
 
 
 def run_pairs(stages: ChannelStages, errors: ScoredErrors, with_inverse: bool) -> None:

@@ -19,12 +19,17 @@ from fla_backend_cuda.hopper.chunks import (
     PREPARED,
     SolvableErrors,
     prepare_launch,
+    room,
+    run_chunks,
     run_pairs,
-    solvable,
 )
 from fla_backend_cuda.hopper.kernels.forward import delta_over_time
 from fla_backend_cuda.hopper.kernels.reverse import delta_back_over_time
 from fla_backend_cuda.hopper.operands import COLUMNS, aligned, placed
+from fla_backend_cuda.hopper.overlapped import (
+    overlapping,
+    run_overlapped,
+)
 from fla_core.call import Call
 from fla_triton import delta, delta_channel, delta_channel_plan, delta_plan
 from fla_triton.calls import Settled, boundaries, start_of
@@ -111,6 +116,7 @@ def _taken(call: Call, direction: str) -> frozenset[str]:
 def _planned(problem: Problem, direction: str, profile: Profile) -> DeltaPlan:
     planned = with_passes(delta_plan.plan(problem, direction, profile), problem)
     launches = {**planned.launches, "prepare": prepare_launch(problem, PREPARED, profile)}
+    launches |= overlapping(launches, problem, profile)
     planned = replace(planned, launches=launches)
     if direction == "forward" or problem.V > gradients.WIDEST:
         return planned
@@ -124,17 +130,24 @@ class HopperStages(Stages):
 
     def fused(self, o: Tensor, last: Tensor | None) -> None:
         """Outputs from one pass over time."""
-        errors = solvable(self, self.call.v, with_low=False)
-        over_time(self, errors, errors.operands(self.call.v), o, last)
+        errors = room(self, self.call.v, with_low=False)
+        if not run_overlapped(self, "over_time", errors, (o, None, None, last)):
+            run_chunks(self, errors)
+            over_time(self, errors, errors.operands(self.call.v), o, last)
 
     def prepare(self, with_inverse: bool) -> Errors:
-        """Invert every chunk's triangular system."""
-        return solvable(self, torch.empty_like(self.call.v), with_low=True)
+        """Make room for every chunk's triangular system, inverted by the next stage."""
+        return room(self, torch.empty_like(self.call.v), with_low=True)
 
     def states(self, errors: Errors, last: Tensor | None) -> Tensor:
         """Run over time: the state before each chunk; ``errors.u`` takes ``v_new``."""
         assert isinstance(errors, SolvableErrors)
-        return kept_over_time(self, errors, errors.operands(self.call.v), last)
+        states = self.room_for_states(self.todo.every)
+        made = (None, states, errors.u, last)
+        if not run_overlapped(self, "kept_over_time", errors, made):
+            run_chunks(self, errors)
+            forward(self, "kept_over_time", errors, errors.operands(self.call.v), made)
+        return states
 
     def _reverse(
         self, errors: Errors, do: Tensor, dv: Tensor, dlast: Tensor | None, dstart: Tensor | None
@@ -233,7 +246,7 @@ def over_time(
     last: Tensor | None,
 ) -> None:
     """Outputs, and the final state."""
-    _forward(stages, "over_time", errors, operands, (o, None, None, last))
+    forward(stages, "over_time", errors, operands, (o, None, None, last))
 
 
 def kept_over_time(
@@ -241,11 +254,11 @@ def kept_over_time(
 ) -> Tensor:
     """The state before every so many chunks; ``errors.u`` takes ``v_new``."""
     states = stages.room_for_states(stages.todo.every)
-    _forward(stages, "kept_over_time", errors, operands, (None, states, errors.u, last))
+    forward(stages, "kept_over_time", errors, operands, (None, states, errors.u, last))
     return states
 
 
-def _forward(
+def forward(
     stages: Stages,
     stage: str,
     errors: Errors,

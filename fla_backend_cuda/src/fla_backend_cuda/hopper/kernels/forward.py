@@ -27,7 +27,7 @@ chain alone takes 1.15; the same loop in one role, states through shared memory,
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
-# ruff: noqa: C901, SIM108
+# ruff: noqa: C901, SIM102, SIM108
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -46,6 +46,26 @@ from fla_backend_cuda.hopper.kernels.copies import (
     first_slot,
     sequence_at,
 )
+
+TOGETHER = gl.constexpr(4)
+"""Chunks of a sequence and head that are waited for at once: to acquire a number that another
+multiprocessor counts up empties the first-level cache."""
+
+
+@gluon.jit
+def _wait_until(ready, missing):
+    """Wait until ``TOGETHER`` chunks are ready, or those that are missing to the end."""
+    wanted = gl.where(missing < TOGETHER, missing, TOGETHER)
+    found = _acquired(ready)
+    while found < wanted:
+        found = _acquired(ready)
+
+
+@gluon.jit
+def _acquired(count):
+    return gl.inline_asm_elementwise(
+        "ld.acquire.gpu.global.b32 $0, [$1];", "=r,l", [count], gl.int32, is_pure=False, pack=1
+    )
 
 
 @gluon.jit
@@ -70,11 +90,15 @@ def _copy(
 ):
     """Fill the ring of operands."""
     q, k, w, v, beta, inverse, low, scores, since, into, totals, asks = operands[:12]
-    o, states, errors, scale = operands[12:]
+    ready, o, states, errors, scale = operands[12:]
     q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot, kept_slot = place
-    for c in range(gl.cdiv(length, C)):
+    chunks = gl.cdiv(length, C)
+    for c in range(chunks):
+        if ready is not None:
+            if c % TOGETHER == 0:
+                _wait_until(ready + (slot + c // TOGETHER) * H + h, chunks - c)
         i = c % STAGES
         mbarrier.wait(empty.index(i), ((c // STAGES) & 1) ^ 1)
         row = first + c * C
@@ -93,6 +117,7 @@ def _copy(
         if HAS_G:
             copy_steps(since_s.index(i), since + chunk * C, C)
             copy_steps(into_s.index(i), into + chunk * C, C)
+            copy_steps(total_s.index(i), totals + chunk, 1)
         copy_tile(v_s.index(i), v + (row * H + h) * V + column, left, H * V, C, BV)
         if not KEEP:
             copy_tile(q_s.index(i), q + keys, left, H // GROUP * K, C, K)
@@ -122,7 +147,7 @@ def _outputs(
 ):
     """Outputs of each chunk from its state and errors; under ``KEEP`` these two themselves."""
     q, k, w, v, beta, inverse, low, scores, since, into, totals, asks = operands[:12]
-    o, states, errors, scale = operands[12:]
+    ready, o, states, errors, scale = operands[12:]
     q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot, kept_slot = place
@@ -156,6 +181,7 @@ def _outputs(
             mbarrier.arrive(error_empty.index(buffer), count=1)
             target = errors
         else:
+            # For the stores of the chain too, which would wait for its own products to fence them.
             fence_async_shared()
             acc = warpgroup_mma(
                 q_s.index(i),
@@ -210,7 +236,7 @@ def _chain(
 ):
     """States, one chunk after the other."""
     q, k, w, v, beta, inverse, low, scores, since, into, totals, asks = operands[:12]
-    o, states, errors, scale = operands[12:]
+    ready, o, states, errors, scale = operands[12:]
     q_s, k_s, w_s, v_s, x_s, low_s, p_s, b_s, since_s, into_s, total_s, state_s, error_s = tiles
     full, empty, state_full, state_empty, error_full, error_empty = barriers
     first, length, h, column, slot, kept_slot = place
@@ -236,7 +262,7 @@ def _chain(
 
     chunks = gl.cdiv(length, C)
     if HAS_G:
-        total = gl.load(totals + slot * H + h, mask=chunks > 0, other=0.0)
+        everywhere: gl.constexpr = gl.SliceLayout(0, over_keys)
     mbarrier.wait(full.index(0), 0, pred=chunks > 0)
     value = v_s.index(0).permute([1, 0]).load(over_steps)
     if CHANNEL:
@@ -246,6 +272,7 @@ def _chain(
     if HAS_G:
         arriving = since_s.index(0).load(along)
         leaving = into_s.index(0).load(along)
+        total = total_s.index(0).load(everywhere)
     if CHANNEL:
         reads = w_s
     else:
@@ -270,8 +297,7 @@ def _chain(
             wanted = value.to(gl.float32) * strength[None, :]
             reading = strength
         if HAS_G:
-            upcoming = gl.load(totals + (slot + c + 1) * H + h, mask=more, other=0.0)
-            state = state * total
+            state = state * total[None, :]
             reading = strength * arriving
         mbarrier.wait(state_empty.index(buffer), phase ^ 1)
         read = warpgroup_mma_wait(0, deps=[read])
@@ -291,7 +317,6 @@ def _chain(
                 error = warpgroup_mma(x, low_s.index(i).permute([1, 0]), error, is_async=True)
         if not CHANNEL:
             state_s.index(buffer).store(narrow)
-            fence_async_shared()
             mbarrier.arrive(state_full.index(buffer), count=1)
             error = warpgroup_mma_wait(0, deps=[error])
         if HAS_G:
@@ -303,11 +328,9 @@ def _chain(
         )
         if CHANNEL:
             state_s.index(buffer).store(narrow)
-            fence_async_shared()
             mbarrier.arrive(state_full.index(buffer), count=1)
         mbarrier.wait(error_empty.index(buffer), phase ^ 1)
         error_s.index(buffer).store(error.to(dtype))
-        fence_async_shared()
         mbarrier.arrive(error_full.index(buffer), count=1)
         # What the next chunk needs of the vectors, while the last product runs.
         j = (c + 1) % STAGES
@@ -320,15 +343,17 @@ def _chain(
         if HAS_G:
             arriving = since_s.index(j).load(along)
             leaving = into_s.index(j).load(along)
-            total = upcoming
+            total = total_s.index(j).load(everywhere)
         state = warpgroup_mma_wait(0, deps=[state])
         mbarrier.arrive(empty.index(i), count=1)
     if HAS_LAST:
         gl.store(last + corner, state)
 
 
-@gluon.jit(do_not_specialize=["T", "scale"])
-def delta_over_time(
+@gluon.jit
+def over_time(
+    pid,
+    ready,
     q,
     k,
     w,
@@ -370,8 +395,8 @@ def delta_over_time(
 
     ``KEEP`` writes the state before every ``EVERY``-th chunk ``[slots, H, K, V]`` and the errors in
     place of the outputs; q and scores are not read then, but ``low`` is, X less its rounded self.
+    Where chunks are prepared meanwhile, ``ready`` counts them ``[slots, H]``, so many together.
     """
-    pid = gl.program_id(0)
     NV: gl.constexpr = V // BV
     column = pid % NV * BV
     head = pid // NV
@@ -409,6 +434,8 @@ def delta_over_time(
         into_s = gl.allocate_shared_memory(gl.float32, [STAGES, C], vector)
     else:
         since_s, into_s = b_s, b_s
+    if HAS_G and not CHANNEL:
+        total_s = gl.allocate_shared_memory(gl.float32, [STAGES, 1], vector)
     state_s = gl.allocate_shared_memory(dtype, [BUFFERS, BV, K], matrix)
     error_s = gl.allocate_shared_memory(dtype, [BUFFERS, BV, C], matrix)
     full = barriers_of(STAGES, 128)
@@ -431,6 +458,7 @@ def delta_over_time(
         into,
         totals,
         asks,
+        ready,
         o,
         states,
         errors,
@@ -512,4 +540,86 @@ def delta_over_time(
         ],
         [4, 4],
         [128, 80],
+    )
+
+
+@gluon.jit(do_not_specialize=["T", "scale"])
+def delta_over_time(
+    q,
+    k,
+    w,
+    v,
+    beta,
+    inverse,
+    low,
+    scores,
+    since,
+    into,
+    totals,
+    asks,
+    start,
+    o,
+    states,
+    errors,
+    last,
+    cu,
+    T,
+    scale,
+    H: gl.constexpr,
+    K: gl.constexpr,
+    V: gl.constexpr,
+    BV: gl.constexpr,
+    C: gl.constexpr,
+    STAGES: gl.constexpr,
+    BUFFERS: gl.constexpr,
+    GROUP: gl.constexpr,
+    HAS_G: gl.constexpr,
+    NORMS: gl.constexpr,
+    CHANNEL: gl.constexpr,
+    HAS_START: gl.constexpr,
+    HAS_LAST: gl.constexpr,
+    KEEP: gl.constexpr,
+    EVERY: gl.constexpr,
+    VARLEN: gl.constexpr,
+):
+    """The pass by itself: each program one of ``over_time``."""
+    over_time(
+        gl.program_id(0),
+        None,
+        q,
+        k,
+        w,
+        v,
+        beta,
+        inverse,
+        low,
+        scores,
+        since,
+        into,
+        totals,
+        asks,
+        start,
+        o,
+        states,
+        errors,
+        last,
+        cu,
+        T,
+        scale,
+        H,
+        K,
+        V,
+        BV,
+        C,
+        STAGES,
+        BUFFERS,
+        GROUP,
+        HAS_G,
+        NORMS,
+        CHANNEL,
+        HAS_START,
+        HAS_LAST,
+        KEEP,
+        EVERY,
+        VARLEN,
     )
