@@ -187,7 +187,8 @@ def delta_chunk_gradients(
         arrives = gl.zeros([64], gl.float32, layout=ROWS)
         leaves = gl.zeros([64], gl.float32, layout=ROWS)
         both = gl.zeros([64], gl.float32, layout=gl.SliceLayout(1, STORED))
-        for row in gl.static_range(0, K, 64):
+        # Unrolled, addresses of both tiles are held at once: 0.45 ms of raw q and k, not 0.43.
+        for row in range(0, K, 64):
             kept = states + ((pair_slot + pair) * H + h) * (K * V) + row * V
             after = dstates + place * (K * V) + row * V
             for tile in gl.static_range(NV):
