@@ -71,6 +71,7 @@ def test_chips_with_narrow_warps_take_more_of_them_and_shorter_blocks(arch: str)
     narrow = profile.warp_width == 32
     assert (tiles.chunk.warps, tiles.BT) == ((8, 32) if narrow else (4, 64))
     state, chunk = tiles.states, tiles.chunk_size
+    assert (state.BK, state.stages) == ((32, 2) if profile.depth == 16 else (64, 3))
     assert (state.BK + state.BV) * chunk * 2 * state.stages <= profile.shared_memory
 
 

@@ -156,6 +156,9 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> Tiles:
 def _on(tiles: Tiles, profile: Profile) -> Tiles:
     """The tiles with blocks and warps that hold them on this chip."""
     state, chunk = tiles.states, tiles.chunk
+    if 2 * profile.depth < state.BK:
+        # Of 64 rows and three chunks at once gfx1100 spills 372 bytes a thread.
+        state = replace(state, BK=2 * profile.depth, stages=min(state.stages, 2))
     return replace(
         tiles,
         BT=min(tiles.BT, profile.block),
