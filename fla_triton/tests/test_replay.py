@@ -278,6 +278,8 @@ OTHERWISE: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "returns what nobody wrote": lambda q, o: torch.empty_like(q),
     "needs numbers": lambda q, o: o * o.sum().item(),
     "goes on with a sum": lambda q, o: _taken_too(q, o, o.sum(0)),
+    "returns what an operation makes of it alone": lambda q, o: -o,
+    "returns one of two": lambda q, o: o.max(1).values,
 }
 
 

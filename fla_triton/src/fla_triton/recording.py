@@ -140,6 +140,8 @@ class _Act:
 def _act(one: Any, device: torch.device, answers: Sequence[Tensor]) -> _Act | None:
     """None for what no step does: operations whose result is not returned, and others."""
     if isinstance(one, _Operation):
+        if not isinstance(one.made, Tensor) or len(one.arguments) < 2:  # a step picks several
+            return None
         made = 0 if one.function._schema.is_mutable else _storage(one.made)
         shapes = [x.shape for x in answers if _storage(x) == made]
         keyed = [(_whole(x) if isinstance(x, Tensor) else _key(x), x) for x in one.arguments]
