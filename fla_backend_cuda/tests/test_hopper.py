@@ -132,7 +132,7 @@ def test_launches_cover_every_chunk_once(
 
 @pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (3, 129)])
 @pytest.mark.parametrize("keys", [64, 128])
-def test_gradients_of_delta_rules_cover_every_chunk(
+def test_gradients_of_delta_rules_cover_every_chunk_and_channel(
     sequences: int, longest: int, keys: int
 ) -> None:
     from fla_backend_cuda.hopper import delta
@@ -140,8 +140,8 @@ def test_gradients_of_delta_rules_cover_every_chunk(
     problem = Problem(sequences, sequences * longest, longest, 16, keys, 128, 2, gated=True)
     around = delta._planned(problem, "backward", H200).launches["gradients"]
     assert around.grid == sequences * 16 * -(-longest // 128)
-    channels = delta._channel_planned(problem, "backward", H200).launches["channels"]
-    assert channels.grid == sequences * 16 * -(-longest // 64)
+    across = delta._channel_planned(problem, "backward", H200).launches["across"]
+    assert across.grid == sequences * 16 * -(-longest // 64) * keys // 64
 
 
 @pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (1, 65536)])

@@ -18,7 +18,7 @@ from fla_triton import delta
 from fla_triton.calls import boundaries, float32, new_state, start_of
 from fla_triton.delta_channel_plan import plan
 from fla_triton.delta_plan import DeltaPlan
-from fla_triton.delta_stages import Errors, Operands, Stages
+from fla_triton.delta_stages import Errors, Stages
 from fla_triton.kernels.delta_channel_gradients import (
     beta_gradients,
     delta_channel_across,
@@ -143,18 +143,27 @@ class ChannelStages(Stages):
         assert isinstance(errors, ScoredErrors)
         call, channels = self.call, self.call.get("b") is not None
         q, k, v, g, start = call.q, call.k, call.v, call.g, start_of(call)
-        erase, _ = self.strengths
+        erase, write = self.strengths
         dstart = new_state(call, self.problem) if "initial_state" in needs else None
         dv_new = torch.empty_like(v)
         dstates = self._reverse(errors, do, dv_new, dlast, dstart)
 
-        size, heads, keys = self.todo.C, self.problem.heads, self.problem.K
-        near = self._of_tokens(size // SEGMENTS), self._of_tokens(size // SEGMENTS)
-        dv, reads, wrong = torch.empty_like(v), errors.scores, torch.empty_like(errors.scores)
-        dwrite, sums, diagonal = self._scored(errors, do, dv_new, dv, wrong, near)
         # What nobody reads any more makes room for what is as large.
         y, over_q, over_left, over_k = dv_new, errors.w, errors.q, errors.k
         assert over_q is not None
+        heads, size, keys = self.problem.heads, self.todo.C, self.problem.K
+        reads, wrong, diagonal = errors.scores, torch.empty_like(errors.scores), self._of_tokens(1)
+        near = self._of_tokens(size // SEGMENTS), self._of_tokens(size // SEGMENTS)
+        dv, dwrite = torch.empty_like(v), torch.empty_like(write) if channels else None
+        sums = None if channels else self._of_tokens(2)
+        made = (y, dv, dwrite, sums, diagonal, reads, wrong, *near)
+        self._over_chunks(
+            "errors",
+            delta_channel_errors,
+            (v, write, errors.u, errors.inverse, do, dv_new, *made),
+            (call.scale,),
+            CHANNELS=channels,
+        )
         errors = replace(errors, inverse=None)
         pieces = float32(k, self.problem.chunks(size), heads, PIECES, keys)
         over = (over_q, over_left, over_k, pieces)
@@ -169,7 +178,7 @@ class ChannelStages(Stages):
         known = (errors.u, do, y, reads, wrong, states, dstates, start, dlast)
         self._across((over_q, over_left, over_k, *known, *over), "g" in needs)
         # Gradients of gates take as much memory as what is read no more.
-        del errors, states, dstates, dv_new, y, reads, wrong, known
+        del errors, states, dstates, dv_new, y, reads, wrong, made, known
         dq, dk, dg = over_q, over_k, torch.empty_like(g) if "g" in needs else None
         tiles = self._tiles("within")
         derase = torch.empty_like(erase) if channels else self._of_tokens(tiles)
@@ -196,42 +205,6 @@ class ChannelStages(Stages):
             planned.stages,
         )
         return {**found, "beta": dbeta}
-
-    def _scored(
-        self,
-        errors: ScoredErrors,
-        do: Tensor,
-        y: Tensor,
-        dv: Tensor | None,
-        wrong: Tensor,
-        near: Operands,
-    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """Gradients of a chunk's errors, in place of ``dv_new`` in ``y``, and of its scores.
-
-        Args:
-            errors: whose scores take the gradients of their own.
-            do: gradient of outputs.
-            y: what the pass back over time has left.
-            dv: takes the gradient of v; None leaves it to whoever reads ``y``.
-            wrong: takes the gradients of what tokens erase; may be the inverse.
-            near: take those of both inside segments, if anyone reads them.
-
-        Returns:
-            gradient of w, or sums of each token for that of beta; scores of tokens with themselves.
-        """
-        v, channels = self.call.v, self.call.get("b") is not None
-        _, write = self.strengths
-        dwrite, sums = (torch.empty_like(write), None) if channels else (None, self._of_tokens(2))
-        diagonal = self._of_tokens(1)
-        made = (y, dv, dwrite, sums, diagonal, errors.scores, wrong, *near)
-        self._over_chunks(
-            "errors",
-            delta_channel_errors,
-            (v, write, errors.u, errors.inverse, do, y, *made),
-            (self.call.scale,),
-            CHANNELS=channels,
-        )
-        return dwrite, sums, diagonal
 
     def _across(self, operands: tuple[Tensor | None, ...], with_gates: bool) -> None:
         """What tokens owe to pairs of segments, and to states."""

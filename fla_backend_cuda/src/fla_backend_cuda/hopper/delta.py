@@ -6,7 +6,6 @@ numbers, K of 64 or 128 and V in tiles of 64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -33,7 +32,7 @@ from fla_backend_cuda.hopper.overlapped import (
 )
 from fla_core.call import Call
 from fla_triton import delta, delta_channel, delta_channel_plan, delta_plan
-from fla_triton.calls import Settled, boundaries, float32, new_state, start_of
+from fla_triton.calls import Settled, boundaries, start_of
 from fla_triton.delta_channel import ChannelStages, ScoredErrors
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Operands, Stages
@@ -200,7 +199,7 @@ def _channel_planned(problem: Problem, direction: str, profile: Profile) -> Delt
         "over_time": replace(forward, constants=_one_buffer(forward)),
     }
     if direction == "backward":
-        launches["channels"] = startable(gradients.channels_launch(problem), profile)
+        launches["across"] = startable(gradients.across_launch(problem), profile)
     return replace(planned, launches=launches)
 
 
@@ -230,30 +229,8 @@ class HopperChannelStages(ChannelStages):
         operands = _solved(errors, aligned(do))
         return back_over_time(self, errors, operands, dv, dlast, dstart)
 
-    def gradients(
-        self, do: Tensor, dlast: Tensor | None, needs: frozenset[str]
-    ) -> Mapping[str, Tensor | None]:
-        """Gradients of every input; what forward knew is computed anew."""
-        errors = self.prepare(with_inverse=True)
-        states = self.states(errors, None)
-        call, start, do = self.call, start_of(self.call), aligned(do)
-        dstart = new_state(call, self.problem) if "initial_state" in needs else None
-        y, scores, wrong = torch.empty_like(call.v), errors.scores, errors.inverse
-        assert wrong is not None
-        dstates = self._reverse(errors, do, y, dlast, dstart)
-        dwrite, sums, diagonal = self._scored(errors, do, y, None, wrong, (None, None))
-        # Operands of the passes over time make room for what is as large, and y becomes dv.
-        (erase, write), g, w = self.strengths, call.g, errors.w
-        dq, dk, dg = errors.q, errors.k, None
-        if "g" in needs:
-            dg = w if w is not None and w.dtype == g.dtype else torch.empty_like(g)
-        derase = torch.empty_like(erase) if sums is None else float32(call.v, *call.v.shape[:3])
-        inputs, squares = (call.q, call.k, g, erase, write), (scores, wrong, diagonal, sums)
-        operands = (*inputs, errors.u, do, y, *squares, states, dstates, start, dlast)
-        gradients.run_channels(self, operands, (dq, dk, dg, derase))
-        found = {"q": dq, "k": dk, "v": y, "g": dg, "initial_state": dstart}
-        strengths = {"beta": derase} if sums is not None else {"b": derase, "w": dwrite}
-        return {**found, **strengths}
+    def _across(self, operands: Operands, with_gates: bool) -> None:
+        gradients.run_across(self, operands, with_gates)
 
 
 def _solved(errors: ScoredErrors, v: Tensor) -> tuple[Tensor | None, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fla_backend_cuda.hopper.kernels.channel import channel_gradients
+from fla_backend_cuda.hopper.kernels.across import across_segments
 from fla_backend_cuda.hopper.kernels.gradients import delta_chunk_gradients
 from fla_backend_cuda.hopper.operands import aligned
 from fla_triton.calls import boundaries, chunks_of
@@ -16,9 +16,10 @@ WIDEST = 128
 """Columns of V that lie in shared memory whole, in one of two programs of a multiprocessor."""
 
 
-def channels_launch(problem: Problem) -> Launch:
-    """A program for each chunk and head of a dense batch."""
-    return Launch("channels", problem.chunks(SIDE) * problem.heads, {}, 4, 1, 0)
+def across_launch(problem: Problem) -> Launch:
+    """A program for each chunk and head of a dense batch and each tile of key channels."""
+    grid = problem.chunks(SIDE) * problem.heads * (problem.K // SIDE)
+    return Launch("across", grid, {}, 4, 1, 0)
 
 
 def gradients_launch(problem: Problem) -> Launch:
@@ -26,26 +27,26 @@ def gradients_launch(problem: Problem) -> Launch:
     return Launch("gradients", problem.chunks(2 * SIDE) * problem.heads, {}, 4, 1, 0)
 
 
-def run_channels(stages: Stages, operands: Operands, made: Operands) -> None:
-    """Launch what takes the place of ``delta_channel_segments`` and the two kernels behind it."""
-    call, problem, planned = stages.call, stages.problem, stages.todo.launches["channels"]
-    start, dlast = operands[-2:]
+def run_across(stages: Stages, operands: Operands, with_gates: bool) -> None:
+    """Launch what ``delta_channel_across`` does elsewhere; operands are the same."""
+    call, problem, planned = stages.call, stages.problem, stages.todo.launches["across"]
+    do, start, dlast = operands[4], *operands[10:12]
+    assert do is not None
     constants = {
         "H": problem.heads,
         "K": problem.K,
         "V": problem.V,
-        "CHANNELS": call.get("b") is not None,
         "HAS_START": start is not None,
         "HAS_DLAST": dlast is not None,
-        "WITH_GATES": made[2] is not None,
+        "WITH_GATES": with_gates,
         "VARLEN": problem.packed,
     }
     where = (boundaries(call), stages.table, call.q.shape[1], call.scale)
     stages.launches.run(
-        "channels",
-        (*operands, *made, *where),
-        lambda: (channel_gradients, planned, constants),
-        stages.count * problem.heads,
+        "across",
+        (*operands[:4], aligned(do), *operands[5:], *where),
+        lambda: (across_segments, planned, constants),
+        stages.count * problem.heads * (problem.K // SIDE),
     )
 
 

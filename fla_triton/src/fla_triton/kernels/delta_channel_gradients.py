@@ -134,10 +134,9 @@ def delta_channel_errors(
 ):
     """One program: one chunk of one head.
 
-    ``y`` may be ``dv_new``, and ``errors`` be ``inverse``. ``reads`` and ``errors [rows, H, C]``
-    take dP and dR, mirrored at the diagonal, which ``diagonal [rows, H]`` takes; ``near_reads`` and
-    ``near_errors [rows, H, C / SEGMENTS]``, in float32 and if anyone reads them, those of each
-    token with the tokens of its segment. Without ``dv`` its reader makes it of ``y``. Strengths of
+    ``y`` may be ``dv_new``. ``reads`` and ``errors [rows, H, C]`` take dP and dR, mirrored at the
+    diagonal, which ``diagonal [rows, H]`` takes; ``near_reads`` and ``near_errors [rows, H,
+    C / SEGMENTS]``, in float32, those of each token with the tokens of its segment. Strengths of
     channels: ``dwrite`` takes the gradient of w. Of heads: ``dbeta [rows, H, 2]`` takes y . v and
     y . v_new.
     """
@@ -159,8 +158,7 @@ def delta_channel_errors(
         tile_v = load_rows(v, rows, live, h, column, H, V, C, BV)
         tile_e = load_rows(v_new, rows, live, h, column, H, V, C, BV)
         strength = load_strengths(write, rows, live, h, column, H, V, C, BV, CHANNELS)
-        if dv is not None:
-            store_rows(dv, found * strength, rows, live, h, column, H, V, C, BV)
+        store_rows(dv, found * strength, rows, live, h, column, H, V, C, BV)
         if CHANNELS:
             store_rows(dwrite, found * tile_v, rows, live, h, column, H, V, C, BV)
         else:
@@ -180,9 +178,8 @@ def delta_channel_errors(
     tl.store(diagonal + rows * H + h, own, mask=live)
     dtype: tl.constexpr = v.dtype.element_ty
     pulls *= scale
-    if near_reads is not None:
-        store_segment_scores(near_reads, pulls, rows, live, h, H, C)
-        store_segment_scores(near_errors, -wrong, rows, live, h, H, C)
+    store_segment_scores(near_reads, pulls, rows, live, h, H, C)
+    store_segment_scores(near_errors, -wrong, rows, live, h, H, C)
     store_rows(reads, both_ways(pulls, dtype), rows, live, h, 0, H, C, C, C)
     store_rows(errors, both_ways(-wrong, dtype), rows, live, h, 0, H, C, C, C)
 
