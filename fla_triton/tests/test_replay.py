@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -186,6 +187,32 @@ def test_what_is_repeated_is_what_host_code_did(
         assert 0 not in got.values()
         assert machine.launched - before == launched
         assert repeated == (runs, 2 * runs, 0, 0, 0)[seed]
+
+
+@EVERY
+@pytest.mark.filterwarnings("error")
+def test_calls_of_fake_tensors_launch_nothing(subject: Subject, machine: Machine) -> None:
+    calls = Calls(subject, machine, 70)
+    calls.results(0)
+    for _ in range(3):  # before and after calls are repeated
+        launched, mode = machine.launched, FakeTensorMode(allow_non_fake_inputs=True)
+        given = {n: x for n, x in calls.like.tensors.items() if x is not None}
+        with mode:
+            call = calls.like.holding({**calls.like.tensors, **_faked(mode, given)})
+            call.memo = calls.memo
+            outputs, residuals = calls.implementation.forward(call, True)
+            grads = tuple(torch.empty_like(x) for x in outputs)
+            found = calls.implementation.backward(call, residuals, grads, frozenset(given))
+        assert machine.launched == launched
+        real, _ = calls.implementation.forward(calls.like, True)
+        assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in real]
+        assert {n: x.shape for n, x in found.items()} == {n: x.shape for n, x in given.items()}
+        assert all(isinstance(x, FakeTensor) for x in (*outputs, *residuals, *found.values()))
+        calls.results(0)
+
+
+def _faked(mode: FakeTensorMode, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: mode.from_tensor(x) for name, x in given.items()}
 
 
 class Doubled:

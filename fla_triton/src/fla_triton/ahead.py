@@ -136,4 +136,5 @@ def _compile(noted: Sequence[Noted], mode: Any, most: int) -> None:
 
 def without_memory(tensor: Tensor | None) -> Tensor | None:
     """A tensor of the same shape and dtype that holds nothing."""
-    return None if tensor is None else torch.empty_like(tensor, device="meta")
+    # The like of a fake tensor would be another.
+    return None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from fla_core.call import Call
 from fla_core.slots import Slots
 from fla_triton.ahead import backward_again, current, forward_again
+from fla_triton.fakes import fake_backward, fake_forward
 from fla_triton.families import FAMILIES
 from fla_triton.profiles import EVERY
 from fla_triton.recording import record
@@ -57,6 +59,8 @@ class Served:
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Outputs of a call, and what backward needs beside its inputs."""
+        if isinstance(call.tensors["q"], FakeTensor):
+            return fake_forward(self.on(call.q.device.index), call, save)
         known: Any = call.memo.get(_FORWARD, 1)
         if known.__class__ is Replay and (again := known.run(call)) is not None:
             return tuple(again), ()
@@ -83,6 +87,8 @@ class Served:
         needs: frozenset[str],
     ) -> Mapping[str, Tensor]:
         """Gradients of the inputs in ``needs``."""
+        if isinstance(call.tensors["q"], FakeTensor):
+            return fake_backward(self.on(call.q.device.index), call, residuals, grads, needs)
         names = sorted(needs)
         key = (_BACKWARD, *names, *[None if x is None else x.dtype for x in grads])
         known: Any = call.memo.get(key, 1)
