@@ -266,7 +266,7 @@ class Kernels:
         found: dict[str, Any] = {"q": dq, "k": dk, "v": dv, "initial_state": dstart}
         gated = bool(needs & {"g", "g_gamma"})
         table, count = chunk_table(call, problem, planned)
-        steps = float32(q, *q.shape[:3], 2) if gated else None
+        steps = float32(q, *q.shape[:3]) if gated else None
         spans = float32(q, count, planned.tiles.R + 1, problem.heads) if gated else None
 
         def settle() -> Settling:
