@@ -96,8 +96,11 @@ def test_what_was_seen_of_hoppers_kernels_is_said() -> None:
     assert row("cuda:gla#hopper", "forward", "3.6.0")[0] == "ok"
     assert row("cuda:delta_rule#chunk", "forward", "3.6.0")[0] == "ok"
     assert row("cuda:delta_rule#chunk", "backward", "3.6.0")[0] == "unverified"
-    status, reason = row("cuda:kda#hopper", "backward", "3.6.0")
+    assert row("cuda:kda#hopper", "backward", "3.6.0")[0] == "ok"
+    status, reason = row("cuda:kda#chunk", "backward", "3.6.0")
     assert (status, "passed L2" in reason) == ("unverified", True)
+    status, reason = row("cuda:gated_delta_rule#hopper", "forward", "3.6.0")
+    assert (status, "passed L3" in reason) == ("unverified", True)
 
 
 @pytest.mark.parametrize("contract", [row.contract for row in ROWS])
@@ -139,7 +142,7 @@ def test_hoppers_kernels_take_raw_arguments_as_they_are(contract: str) -> None:
 def test_other_compilers_than_the_one_seen_are_unverified() -> None:
     def status(arch: str, triton: str) -> str:
         rows = tuple(plugin.fla_validity())
-        row = find_row(rows, "cuda:simple_gla#chunk", "backward", arch, {"triton": triton})
+        row = find_row(rows, "cuda:delta_rule#chunk", "forward", arch, {"triton": triton})
         return "" if row is None else row.status
 
     assert status("sm90", "3.6.0") == "ok"

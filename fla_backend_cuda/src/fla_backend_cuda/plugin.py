@@ -18,8 +18,8 @@ CARD = Backend(
     priority=50,
     description="NVIDIA GPUs, Triton kernels",
 )
-SEEN = ("simple_gla", "linear_attn", "gla", "delta_rule", "gated_delta_rule")
-"""Contracts whose kernels passed the conformance suite to L4 on hardware."""
+SEEN = ("simple_gla", "linear_attn", "gla", "delta_rule", "kda", "gdn2")
+"""Contracts whose kernels for Hopper passed the conformance suite to L4 on hardware."""
 
 HOPPER = {
     "simple_gla": "scalar_decay",
@@ -32,8 +32,14 @@ HOPPER = {
 }
 """Contracts with kernels of their own for Hopper, and what serves them."""
 
-REWRITTEN = ("delta_rule", "gated_delta_rule")
-"""Of those, the ones whose portable gradients were written anew since."""
+REWRITTEN = {
+    "simple_gla": "*",
+    "linear_attn": "*",
+    "gla": "*",
+    "delta_rule": "backward",
+    "gated_delta_rule": "backward",
+}
+"""Contracts whose portable kernels of a direction were written anew since they passed L4."""
 
 OFFERED = tuple(PROFILES)
 """Chips that there are plans for, each compiled for from the real host code."""
@@ -91,18 +97,20 @@ def fla_validity() -> Iterable[Validity]:
     """Return which compilers and chips the kernels ran on."""
     old = "written for Gluon as of triton 3.6"
     yield Validity("cuda:*#hopper*", "*", "*", "triton<3.6", "denied", old)
+    known = "triton>=3.6,<3.7"
     anew = "written anew since they passed L4 on one H200"
-    for contract in REWRITTEN:
-        name = f"cuda:{contract}#chunk"
-        yield Validity(name, "backward", "sm90", "triton>=3.6,<3.7", "unverified", anew)
-    name = "cuda:*#hopper_normalised"
+    for contract, direction in REWRITTEN.items():
+        yield Validity(f"cuda:{contract}#chunk", direction, "sm90", known, "unverified", anew)
     compared = "compared with its definition on one H200, where the suite was not run"
-    yield Validity(name, "*", "sm90", "triton>=3.6,<3.7", "unverified", compared)
+    yield Validity("cuda:*#hopper_normalised", "*", "sm90", known, "unverified", compared)
+    cut = "passed L3 of the suite on one H200, where L4 was not run"
+    yield Validity("cuda:gated_delta_rule#hopper", "*", "sm90", known, "unverified", cut)
+    for contract in ("delta_rule", "gated_delta_rule"):
+        yield Validity(f"cuda:{contract}#chunk", "*", "sm90", known, "ok", "run on one H200")
     for contract in SEEN:
-        name = f"cuda:{contract}#*"
-        yield Validity(name, "*", "sm90", "triton>=3.6,<3.7", "ok", "run on one H200")
+        yield Validity(f"cuda:{contract}#hopper", "*", "sm90", known, "ok", "run on one H200")
     first = "passed L2 of the suite on one H200, where L3 was not run to its end"
-    yield Validity("cuda:*", "*", "sm90", "triton>=3.6,<3.7", "unverified", first)
+    yield Validity("cuda:*", "*", "sm90", known, "unverified", first)
     yield Validity("cuda:*", "*", "sm90", "triton", "unverified", "run under triton 3.6 only")
     yield Validity("cuda:*", "*", "*", "triton", "unverified", declared.COMPILED_ONLY)
 
