@@ -105,3 +105,12 @@ def test_a_balanced_gradient_is_at_right_angles_to_q() -> None:
     assert (found.float().norm(dim=-1) < 0.05 * wrong.float().norm(dim=-1)).all()
     (kept,) = torch.autograd.grad(balanced(leaf, k, None, 1e-9, None), leaf, wrong)
     assert torch.equal(kept[:, :1], wrong[:, :1])  # beside 1e-10 o is not homogeneous
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-200])
+def test_nothing_is_taken_out_beside_a_scale_of_nothing(scale: float) -> None:
+    q, k = torch.randn(2, 1, 5, 1, 8, dtype=torch.bfloat16)
+    leaf, grad = q.clone().requires_grad_(), torch.randn_like(q)
+    balanced(leaf, k, None, scale, None).backward(grad)
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, grad)

@@ -13,6 +13,7 @@ this is taken out again.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -95,7 +96,8 @@ class _Balance(torch.autograd.Function):
         size = _length(q).mul_(_length(z))
         # A share of z_t that is along / along^2 where q and z point the same way.
         square = torch.addcmul(along.square(), size, size, value=DAMPING)
-        square += (CLEAR / ctx.scale) ** 2
+        clear = CLEAR / ctx.scale if ctx.scale else math.inf
+        square += clear * clear  # a power would refuse to overflow
         share = along.mul_(_dot(q, grad)).div_(square)
         return torch.addcmul(grad, z, share.to(z.dtype), value=-1), None, None, None, None
 
