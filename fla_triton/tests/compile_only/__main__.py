@@ -32,7 +32,7 @@ from pathlib import Path
 import torch
 
 from compile_only.budget import faults
-from compile_only.cases import Subject, cases, subjects
+from compile_only.cases import Subject, cases, normalised, subjects
 from compile_only.controls import CONTROLS
 from compile_only.driver import Compiled, pretending
 from compile_only.report import Outcome, row, summary, write
@@ -111,7 +111,8 @@ def main() -> int:
         wrong = [f"{name}: {text}" for name in options.control for text in CONTROLS[name](chip)]
     else:
         own = None if options.kernels is None else import_module(options.kernels).FAMILIES
-        chosen = [one for one in subjects(own) if fnmatchcase(one.row.contract, options.only)]
+        every = [*subjects(own), *normalised(own or {})]
+        chosen = [one for one in every if fnmatchcase(one.row.contract, options.only)]
         for one in list(chosen):
             if why := refusal(one, chip):
                 chosen.remove(one)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fla_conformance.case import Case
 from fla_conformance.fitting import Fitting
 from fla_conformance.sense import contradiction
 from fla_core.contracts import CONTRACTS
 from fla_core.plugins import Implementation
-from fla_triton.declared import ROWS, Row, implementations
+from fla_triton.declared import NORMALISED, ROWS, Row, implementations
 from fla_triton.profiles import Profile
 from fla_triton.serve import Kernels
 
@@ -21,6 +21,8 @@ CHUNKED = {"B": 2, "T": 200, "H": 2}
 LONG = {"B": 1, "T": 16384, "H": 1}
 """Of one head, long enough to be cut into segments on the largest chip."""
 SHORT = {"B": 2, "T": 1, "H": 2}
+OVERLAPPED = {"B": 1, "T": 1088, "H": 2}
+"""Long enough that a chip's own kernels prepare chunks while others are passed over."""
 SIZES = ((64, 64), (60, 100), (256, 256))
 
 
@@ -49,6 +51,16 @@ def subjects(own: Mapping[str, Callable[[Profile], Kernels]] | None = None) -> l
     if own is None:
         return [Subject(row, one) for row, one in pairs]
     return [Subject(row, one, own[row.family]) for row, one in pairs if row.family in own]
+
+
+def normalised(own: Mapping[str, Callable[[Profile], Kernels]]) -> list[Subject]:
+    """What a chip's own kernels serve besides, which portable kernels leave to core."""
+    linear = [one for one in subjects(own) if one.row.contract == NORMALISED.contract]
+    domain = NORMALISED.domain()
+    return [
+        replace(one, row=NORMALISED, declaration=replace(one.declaration, domain=domain))
+        for one in linear
+    ]
 
 
 def cases(subject: Subject, thorough: bool) -> list[Case]:
@@ -110,6 +122,9 @@ def _quick(subject: Subject) -> Iterator[Case]:
     _, everything = _features(subject)
     yield _case(subject, "bfloat16", 128, 128, CHUNKED, everything)
     yield _case(subject, "bfloat16", 128, 128, SHORT, everything, direction="fwd")
+    if subject.kernels is not None and subject.row.contract == "gated_delta_rule":
+        # Raw q and k are prepared by a launch of their own.
+        yield _case(subject, "bfloat16", 128, 128, OVERLAPPED, STATES | {"beta", "g"})
 
 
 def _thorough(subject: Subject) -> Iterator[Case]:
