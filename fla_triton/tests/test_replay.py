@@ -371,10 +371,3 @@ def test_memory_together_is_no_more_than_apart() -> None:
             assert all(first <= lives[i][0] and lives[i][1] <= last for i in members)
         fewer += len(groups) < 12
     assert fewer > 90
-
-
-def _most(sizes: Mapping[int, int], groups: Sequence[tuple[Any, list[int]]]) -> int:
-    def held(step: int) -> int:
-        return sum(sizes[i] for (a, b), members in groups for i in members if a <= step <= b)
-
-    return max(map(held, range(9)))

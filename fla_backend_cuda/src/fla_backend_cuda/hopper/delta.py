@@ -265,6 +265,7 @@ def forward(
     operands: tuple[Tensor | None, ...],
     made: tuple[Tensor | None, ...],
 ) -> None:
+    """Launch the pass over time of a stage; ``made``: outputs, states, errors, the last state."""
     start = start_of(stages.call)
     run_roles(
         stages,
