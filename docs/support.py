@@ -2,7 +2,8 @@
 
 Reports are the JSON files of ``docs/proofs``: those of ``fla-conformance run --json`` from a
 machine with the device, and ``fla-proof/1`` of the drivers that need none. Nothing else adds a word
-to the table, and a report with a fault adds none for the contract it lies in.
+to the table. A report with a fault adds none for the contract it lies in, nor does one of another
+revision of a contract.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 from tables import ROOT, Incomplete, records, rows
+
+from fla_conformance.report import Report, ReportError
+from fla_core.contracts import CONTRACTS
 
 PROOFS = ROOT / "docs" / "proofs"
 RUN, LOWERED, COMPILED, INTERPRETED, DECLARED = (
@@ -31,6 +36,39 @@ RESOURCES = ("shared", "registers", "stack")
 
 ANY_CHIP = "host"
 """Code that ran there was compiled for no chip in particular."""
+
+_TEXT, _COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
+_TAKEN = {"type": "object", "required": RESOURCES, "additionalProperties": _COUNT}
+_PROVEN = {
+    "type": "object",
+    "required": ["contract", "revision", "faults", "date"],
+    "properties": {
+        "contract": _TEXT,
+        "revision": _COUNT,
+        "faults": {"type": "array", "items": _TEXT},
+        "date": _TEXT,
+        "cases": _COUNT,
+        "kernels": _COUNT,
+        "functions": {"type": "object", "additionalProperties": _TAKEN},
+        "worst_margin": {"type": "number"},
+    },
+}
+PROOF = {
+    "type": "object",
+    "required": ["kind", "backend", "arch", "versions", "implementations"],
+    "properties": {
+        "kind": {"enum": [LOWERED, COMPILED, INTERPRETED]},
+        "backend": _TEXT,
+        "arch": _TEXT,
+        "versions": {"type": "object", "additionalProperties": _TEXT},
+        "implementations": {"type": "array", "minItems": 1, "items": _PROVEN},
+    },
+    "if": {"properties": {"kind": {"const": COMPILED}}},
+    "then": {
+        "properties": {"implementations": {"items": {"required": ["kernels", "functions"]}}},
+    },
+}
+"""What is read of a ``fla-proof/1``, as JSON Schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +115,22 @@ def evidence(folder: Path = PROOFS) -> str:
 
 def worst(folder: Path = PROOFS) -> str:
     """A line a backend: kernels compiled for all its chips, and which takes most of what."""
-    lines = []
+    lines, every = [], [document for _, document in reports(folder)]
     for record in records():
         seen = [
             document
-            for _, document in reports(folder)
+            for document in every
             if document["schema"] == "fla-proof/1"
             and (document["backend"], document["kind"]) == (record.name, COMPILED)
         ]
-        if not seen:
-            continue
         taken = [
             (most, name, document["arch"])
             for document in seen
             for one in document["implementations"]
             for name, most in one["functions"].items()
         ]
+        if not taken:
+            continue
         count = sum(one["kernels"] for document in seen for one in document["implementations"])
         lines.append(
             (f"`{record.name}`", str(len(seen)), str(count), *(_most(taken, r) for r in RESOURCES))
@@ -109,27 +147,59 @@ def reports(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Every report of a folder, by name.
 
     Raises:
-        Incomplete: a file is no report.
+        Incomplete: a file is no report, or one that says more than its cases do.
     """
     for path in sorted(folder.glob("*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document.get("schema") not in ("fla-proof/1", "fla-conformance-report/1"):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise Incomplete(f"{path.name} is not JSON: {error}") from error
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if schema == "fla-proof/1":
+            if error := jsonschema.exceptions.best_match(_PROOFS.iter_errors(document)):
+                raise Incomplete(f"{path.name}: {error.json_path}: {error.message[:300]}")
+        elif schema == "fla-conformance-report/1":
+            _check_summary(path, document)
+        else:
             raise Incomplete(f"{path.name} is neither a fla-proof/1 nor a conformance report")
         yield path, document
+
+
+_PROOFS = jsonschema.Draft202012Validator(PROOF)
+
+
+def _check_summary(path: Path, document: Mapping[str, Any]) -> None:
+    """Levels are computed from cases; a line of the summary that nobody computed is refused."""
+    try:
+        standings = Report.read(path).standings
+    except ReportError as error:
+        raise Incomplete(str(error)) from error
+    names = ("implementation", "contract", "dtype", "arch", "level")
+    reached = {tuple(getattr(one, name) for name in names) for one in standings}
+    for one in document["summary"]:
+        said = tuple(one[name] for name in names)
+        if said not in reached:
+            raise Incomplete(f"{path.name}: its cases do not give what its summary says: {said}")
 
 
 def sightings(document: Mapping[str, Any]) -> Iterator[Seen]:
     """What a report adds to the table."""
     if document["schema"] == "fla-proof/1":
         for one in document["implementations"]:
-            if not one["faults"]:
+            if not one["faults"] and _is_current(one):
                 yield Seen(document["backend"], document["arch"], one["contract"], document["kind"])
         return
     name, arch = document["plugin"]["name"], document["host"]["arch"]
-    for contract in dict.fromkeys(one["contract"] for one in document["summary"]):
-        standings = [one for one in document["summary"] if one["contract"] == contract]
-        levels = lowest((one["dtype"], one["level"]) for one in standings)
+    current = [one for one in document["summary"] if _is_current(one)]
+    for contract in dict.fromkeys(one["contract"] for one in current):
+        levels = lowest((x["dtype"], x["level"]) for x in current if x["contract"] == contract)
         yield Seen(name, arch, contract, RUN, levels)
+
+
+def _is_current(one: Mapping[str, Any]) -> bool:
+    """Whether a line of a report is of a contract as it is today."""
+    contract = CONTRACTS.get(one["contract"])
+    return contract is not None and contract.revision == one["revision"]
 
 
 def lowest(levels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
@@ -144,7 +214,8 @@ def _cell(seen: Sequence[Seen], backend: str, arch: str, contract: str) -> str:
     found = [
         one
         for one in seen
-        if (one.backend, one.contract) == (backend, contract) and one.arch in (arch, ANY_CHIP)
+        if (one.backend, one.contract) == (backend, contract)
+        and (one.arch == arch or (one.arch, one.word) == (ANY_CHIP, LOWERED))
     ]
     reached = lowest(pair for one in found for pair in one.levels.items())
     if levels := [f"{d} {level}" for d, level in sorted(reached.items()) if level > "L0"]:

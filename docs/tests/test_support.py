@@ -10,12 +10,18 @@ import pytest
 import support
 import tables
 
+from fla_conformance.case import Case
+from fla_conformance.levels import LEVELS
+from fla_conformance.report import Report
+from fla_conformance.result import Outcome, Result
+
 
 def proof(**changes: Any) -> dict[str, Any]:
     """A report of a driver that needs no device."""
     worst = {"shared": 1024, "registers": 64, "stack": 8}
     one = {
         "contract": "simple_gla",
+        "revision": 1,
         "kernels": 7,
         "functions": {"chunk_states": worst},
         "faults": [],
@@ -33,15 +39,36 @@ def proof(**changes: Any) -> dict[str, Any]:
 
 
 def conformance(level: str, dtype: str = "bfloat16") -> dict[str, Any]:
-    """What the table reads of a conformance report."""
-    return {
-        "schema": "fla-conformance-report/1",
-        "plugin": {"name": "rocm", "toolchain": "triton"},
-        "host": {"name": "MI300X", "arch": "gfx942"},
+    """A report of the suite from a device on which one implementation reached a level."""
+    case = Case("simple_gla", "fwd", dtype, "chunk", {"B": 1, "T": 16, "H": 2, "K": 8, "V": 8})
+    passed = [name for name in LEVELS if name <= level]
+    rows = [
+        Result(name, "rocm:simple_gla#chunk", name, Outcome.PASS, case.to_json()) for name in passed
+    ]
+    if not passed:
+        wrong = {"outcome": Outcome.FAIL_LAW, "case": case.to_json(), "detail": "wrong"}
+        rows = [Result("a", "rocm:simple_gla#chunk", "L0", **wrong)]
+    text = dict.fromkeys(("distribution", "version", "card_hash", "description"), "")
+    source = {"commit": "", "dirty": False}
+    about = {**text, "targets": ["cuda"], "editable": False, "source": source}
+    selection = {"op": "*", "budget": "ci", "only": "", "seed": 0, "isolated": False}
+    header = {
+        "suite": {"version": "", "core": "", "contracts_hash": ""},
+        "plugin": {"name": "rocm", "toolchain": "triton", **about},
+        "host": {
+            **dict.fromkeys(("device", "driver", "os", "python", "torch"), ""),
+            "name": "MI300X",
+            "arch": "gfx942",
+        },
         "dists": {"torch": "2.11.0", "triton": "3.6.0"},
+        "selection": {**selection, "level": "L4"},
         "started": "2026-12-01T10:00:00+00:00",
-        "summary": [{"contract": "simple_gla", "dtype": dtype, "level": level}],
+        "seconds": 1.0,
+        "argv": [],
+        "complete": True,
     }
+    document: dict[str, Any] = Report.of(header, rows, ()).to_json()
+    return document
 
 
 def cell(folder: Path, backend: str, chip: str, contract: str = "simple_gla") -> str:
@@ -89,8 +116,10 @@ def test_kernels_of_all_chips_of_a_backend_are_counted_and_the_worst_is_named(fo
 
 
 def test_a_proof_with_a_fault_does_not_count(folder: Path) -> None:
-    faulty = {"contract": "simple_gla", "kernels": 7, "faults": ["spills"], "date": ""}
+    (faulty,) = proof()["implementations"]
+    faulty |= {"faults": ["spills"], "kernels": 0, "functions": {}}
     put(folder, one=proof(implementations=[faulty]))
+    assert "`rocm`" not in support.worst(folder)
     assert cell(folder, "rocm", "gfx942") == "declared"
     assert "rocm: compiled, 1 faults" in support.evidence(folder)
 
@@ -141,3 +170,69 @@ def test_other_files_are_refused(folder: Path) -> None:
     put(folder, one={"schema": "else"})
     with pytest.raises(tables.Incomplete, match=r"one\.json is neither"):
         support.matrix(folder)
+
+
+def changed(document: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+    """A report with one thing put in place of another."""
+    *path, last = (int(word) if word.isdigit() else word for word in place.split("."))
+    inner: Any = document
+    for step in path:
+        inner = inner[step]
+    inner[last] = value
+    return document
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff\xfe", b"[1]", b'{"schema": 1}'])
+def test_what_is_no_report_at_all_is_refused(folder: Path, text: bytes) -> None:
+    (folder / "one.json").write_bytes(text)
+    with pytest.raises(tables.Incomplete, match=r"one\.json is n"):
+        support.matrix(folder)
+
+
+@pytest.mark.parametrize(
+    ("document", "place", "value"),
+    [
+        (proof(), "kind", "run on hardware"),
+        (proof(), "kind", "blessed"),
+        (proof(), "implementations", []),
+        (proof(), "implementations.0", {"contract": "simple_gla", "faults": []}),
+        (proof(), "implementations.0.faults", None),
+        (proof(), "implementations.0.functions", {"chunk_states": {"shared": 1}}),
+        (conformance("L2"), "plugin", {}),
+        (conformance("L2"), "cases", None),
+        (conformance("L2"), "summary.0.level", "L3"),
+        (conformance("L2"), "summary.0.level", "L9"),
+        (conformance("L2"), "summary.0.dtype", "float32"),
+        (conformance("L2"), "summary.0.contract", "kda"),
+        (conformance("L2"), "host.arch", "gfx950"),
+        (conformance("L2"), "complete", False),
+        (conformance("L2"), "cases.1.level", "L0"),
+    ],
+)
+def test_a_report_that_is_broken_or_says_more_than_its_cases_is_refused(
+    folder: Path, document: dict[str, Any], place: str, value: Any
+) -> None:
+    put(folder, one=document)
+    support.matrix(folder)
+    put(folder, one=changed(document, place, value))
+    with pytest.raises(tables.Incomplete, match=r"one\.json"):
+        support.matrix(folder)
+
+
+@pytest.mark.parametrize(
+    ("document", "place", "value"),
+    [
+        (proof(), "arch", "gfx9999"),
+        (proof(), "arch", "host"),
+        (proof(), "backend", "acme"),
+        (proof(), "implementations.0.contract", "no_such_contract"),
+        (proof(), "implementations.0.revision", 0),
+        (conformance("L2"), "summary.0.revision", 0),
+    ],
+)
+def test_what_is_of_another_chip_or_revision_does_not_count(
+    folder: Path, document: dict[str, Any], place: str, value: Any
+) -> None:
+    put(folder, one=changed(document, place, value))
+    assert cell(folder, "rocm", "gfx942") == "declared"
+    assert cell(folder, "rocm", "gfx950") == "declared"
