@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import programs
 from fla_triton.delta_channel_plan import plan as channel_plan
 from fla_triton.delta_plan import DeltaPlan, decode_plan, plan
 from fla_triton.plan import Problem
@@ -171,3 +172,9 @@ def test_decoding_covers_all_columns() -> None:
         assert launch.grid * launch.constants["BV"] >= sequences * 16 * 129
         wide = sequences > 2 and not v_first
         assert (launch.constants["BV"], launch.warps) == ((64, 4) if wide else (16, 1))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_heads_that_share_keys_have_the_same_errors_in_tiles_of_them() -> None:
+    run = programs.run("interpreter.shared")
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -125,7 +125,7 @@ def delta_errors(
     turned = tl.trans(tile_k)
     products = tl.dot(tile_k, turned, input_precision=PRECISION)
     for row in range(BK, K, BK):
-        more = load_rows(k, inner, live, h, row, H, K, C, BK)
+        more = load_rows(k, inner, live, h // GROUP, row, H // GROUP, K, C, BK)
         products = tl.dot(more, tl.trans(more), acc=products, input_precision=PRECISION)
     products *= erased
     offered += tl.sum(products, 1)
@@ -142,8 +142,8 @@ def delta_errors(
         products *= strength[:, None]
         attend = tl.dot(tile_q, turned, input_precision=PRECISION)
         for row in range(BK, K, BK):
-            tile_q = load_rows(q, inner, live, h, row, H, K, C, BK)
-            more = load_rows(k, inner, live, h, row, H, K, C, BK)
+            tile_q = load_rows(q, inner, live, h // GROUP, row, H // GROUP, K, C, BK)
+            more = load_rows(k, inner, live, h // GROUP, row, H // GROUP, K, C, BK)
             attend = tl.dot(tile_q, tl.trans(more), acc=attend, input_precision=PRECISION)
         products += attend * asked
         # Of each token what pairs give that end there, of all that begin before another one.
