@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 
+from fla_core import cli
 from pages import DOCS, ROOT, blocks
 
 GUIDE = DOCS / "plugins" / "new-hardware.md"
@@ -71,6 +73,20 @@ def test_commands_end_with_a_reason_without_the_card(line: str, tmp_path: Path) 
     assert run.returncode in ((2,) if ANSWERS[words[0]] == NO_DEVICE else (0, 1))
     if "--html" in words:
         assert (tmp_path / words[words.index("--html") + 1]).exists()
+
+
+def test_files_to_write_are_not_taken_for_operators() -> None:
+    group = typer.main.get_command(cli.app)
+    wrote = {}
+    for line in on_card():
+        _, (program, command, *words) = command_of(line)
+        if program == "fla-kernels" and any(word.endswith(".json") for word in words):
+            given = group.commands[command].make_context(command, words).params
+            wrote[command] = (str(given["out"]), given["device"], given.get("operators") or [])
+    assert wrote == {
+        "tune": ("gfx942.json", "cuda:0", []),
+        "bench": ("bench-gfx942.json", "cuda:0", []),
+    }
 
 
 def test_what_the_guide_installs_is_here_and_suffices() -> None:
