@@ -80,7 +80,13 @@ def test_chip_that_nothing_is_planned_for(machine: Any) -> None:
         ("12.55.8", "Intel(R) Arc(TM) A770 Graphics", "dg2"),
         ("20.1.4", "Intel(R) Arc(TM) B580 Graphics", "bmg"),
         ("1.6.33578", "Intel(R) Arc(TM) B580 Graphics", "bmg"),
+        ("1.6.33578", "Intel(R) Arc(TM) Pro B60 Graphics", "bmg"),
+        ("1.3", "Intel(R) Arc(TM) Pro A60 Graphics", "dg2"),
+        ("1.3", "Intel(R) Data Center GPU Flex 170", "dg2"),
+        ("", "Intel(R) Data Center GPU Max 1100", "pvc"),
         ("12.0.0", "Intel(R) UHD Graphics 770", ""),
+        ("20.4.4", "Intel(R) Arc(TM) 140V GPU", ""),
+        ("30.0.4", "Intel(R) Arc(TM) B390 GPU", ""),
     ],
 )
 def test_chips_are_known_by_version_or_name(version: str, name: str, chip: str) -> None:
@@ -123,6 +129,7 @@ def test_it_is_chosen_and_said_to_be_unverified(
     assert remark in decision.render()
 
 
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_tiles_can_be_tuned_for_the_chip_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     make, chips = resolve(plugin.fla_tuner()), {None: "", 1: "bmg"}
     monkeypatch.setitem(make.__globals__, "arch_of", chips.get)
