@@ -132,6 +132,7 @@ def test_chips_without_a_plan_are_refused(machine: Any, monkeypatch: pytest.Monk
     assert f"arch=gfx1030, wants {'|'.join(AMD)}" in decision.render()
 
 
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 def test_tiles_can_be_tuned_for_the_chip_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     make = resolve(plugin.fla_tuner())
     monkeypatch.setitem(make.__globals__, "arch_of", lambda index: f"gfx{940 + (index or 0)}")
