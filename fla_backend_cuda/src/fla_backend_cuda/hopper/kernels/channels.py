@@ -36,6 +36,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from fla_backend_cuda.hopper.kernels.copies import chunk_at, copy_tile, first_slot, sequence_at
+from fla_backend_cuda.hopper.kernels.lanes import quick_exp2
 from fla_backend_cuda.hopper.kernels.turned import (
     BLOCK,
     COLUMNS,
@@ -59,7 +60,6 @@ from fla_backend_cuda.hopper.kernels.turned import (
     no_sums,
     ones,
     plus,
-    quick_exp2,
     scaled,
     tiles_of,
     times,

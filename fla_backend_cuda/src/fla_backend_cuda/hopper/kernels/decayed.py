@@ -46,6 +46,7 @@ from fla_backend_cuda.hopper.kernels.copies import (
     first_slot,
     sequence_at,
 )
+from fla_backend_cuda.hopper.kernels.lanes import quick_exp2
 from fla_triton.kernels.common import FLOOR, LOG2E
 
 
@@ -58,14 +59,6 @@ def _add(a, b):
 def _decay(exponent):
     """``2 ** exponent`` where rounding may have left the exponent a little above zero."""
     return gl.exp2(gl.where(exponent > 0.0, 0.0, exponent))
-
-
-@gluon.jit
-def _quick_exp2(exponent):
-    """``2 ** exponent`` in one instruction: zero where it is no normal number."""
-    return gl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [exponent], dtype=gl.float32, is_pure=True, pack=1
-    )
 
 
 @gluon.jit
@@ -249,7 +242,7 @@ def _outputs(
                     rest = rest[:, None] - rest_s.index(i).load(of_earlier)[None, :]
                     between = between + rest
                 # Rounding may leave a decay a little above one: less than 16 bits show.
-                pairs = pairs * _quick_exp2(between)
+                pairs = pairs * quick_exp2(between)
             pairs = gl.where(causal, pairs * scale, 0.0).to(dtype)
             acc = warpgroup_mma_wait(0, deps=[acc])
             mbarrier.arrive(state_empty.index(buffer), count=1)

@@ -39,6 +39,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from fla_backend_cuda.hopper.kernels.copies import chunk_at, copy_tile, first_slot, sequence_at
+from fla_backend_cuda.hopper.kernels.lanes import across_lanes
 from fla_backend_cuda.hopper.kernels.solve import inverse
 from fla_backend_cuda.hopper.kernels.warps import (
     BLOCK,
@@ -70,39 +71,6 @@ PLAIN_COLUMNS = gl.constexpr(gl.DotOperandLayout(1, WIDE, 2))
 
 STEPS = gl.constexpr(gl.SwizzledSharedLayout(8, 2, 4, [1, 0]))
 """Tiles ``[64, 32]`` in shared memory, of which products read columns."""
-
-
-@gluon.jit
-def _across_lanes(x, level: gl.constexpr):
-    """What the token that differs in this bit holds."""
-    if level == 0:
-        found = gl.inline_asm_elementwise(
-            "shfl.sync.bfly.b32 $0, $1, 4, 31, -1;",
-            "=f,f",
-            [x],
-            dtype=gl.float32,
-            is_pure=True,
-            pack=1,
-        )
-    elif level == 1:
-        found = gl.inline_asm_elementwise(
-            "shfl.sync.bfly.b32 $0, $1, 8, 31, -1;",
-            "=f,f",
-            [x],
-            dtype=gl.float32,
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        found = gl.inline_asm_elementwise(
-            "shfl.sync.bfly.b32 $0, $1, 16, 31, -1;",
-            "=f,f",
-            [x],
-            dtype=gl.float32,
-            is_pure=True,
-            pack=1,
-        )
-    return found
 
 
 @gluon.jit
@@ -494,8 +462,8 @@ def channel_pairs(
                 found = mma_v2(_rows(left_low, left_high, dtype), columns, no_products())
                 wrong += gl.where(_paired(level), found, 0.0)
             later = (token >> level) & 1 == 1
-            other_low = _across_lanes(total_low, level)
-            other_high = _across_lanes(total_high, level)
+            other_low = across_lanes(total_low, 4 << level)
+            other_high = across_lanes(total_high, 4 << level)
             before_low = gl.where(later, other_low, 1.0)
             before_high = gl.where(later, other_high, 1.0)
             q_low *= before_low

@@ -12,6 +12,8 @@ are later or earlier than those they are paired with, on levels 1 and 2 lanes.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from fla_backend_cuda.hopper.kernels.lanes import across_lanes
+
 BLOCK = gl.constexpr(16)
 """Tokens of a block: four levels of the tree inside it, two above."""
 
@@ -156,36 +158,12 @@ def scaled(x, factor):
 
 
 @gluon.jit
-def _across_lanes(x, level: gl.constexpr):
-    """What the token that differs in bit 1 or 2 holds."""
-    if level == 1:
-        found = gl.inline_asm_elementwise(
-            "shfl.sync.bfly.b32 $0, $1, 1, 31, -1;",
-            "=f,f",
-            [x],
-            dtype=gl.float32,
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        found = gl.inline_asm_elementwise(
-            "shfl.sync.bfly.b32 $0, $1, 2, 31, -1;",
-            "=f,f",
-            [x],
-            dtype=gl.float32,
-            is_pure=True,
-            pack=1,
-        )
-    return found
-
-
-@gluon.jit
 def total_of(x):
     """The sum over a block's tokens, in place of each of a tile's."""
     a, b, c, d = x
     found = (a + b) + (c + d)
-    found += _across_lanes(found, 1)
-    return found + _across_lanes(found, 2)
+    found += across_lanes(found, 1)
+    return found + across_lanes(found, 2)
 
 
 @gluon.jit
@@ -253,23 +231,15 @@ def joined(since, until, totals, level: gl.constexpr):
     else:
         s, t = totals
         is_later = _is_later(level)
-        other = _across_lanes(s, level)
+        other = across_lanes(s, level)
         near = gl.where(is_later, other, 1.0)
         far = gl.where(is_later, 1.0, other)
-        more = _across_lanes(t, level)
+        more = across_lanes(t, level)
         near_more = gl.where(is_later, more, 1.0)
         far_more = gl.where(is_later, 1.0, more)
         since = (a * near, b * near, c * near_more, d * near_more)
         until = (e * far, f * far, g * far_more, h * far_more)
         return since, until, (s * other, t * more)
-
-
-@gluon.jit
-def quick_exp2(exponent):
-    """``2 ** exponent`` in one instruction: zero where it is no normal number."""
-    return gl.inline_asm_elementwise(
-        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [exponent], dtype=gl.float32, is_pure=True, pack=1
-    )
 
 
 @gluon.jit
