@@ -19,8 +19,6 @@ from fla_triton.ahead import backward_again, current, forward_again
 from fla_triton.fakes import fake_backward, fake_forward
 from fla_triton.families import FAMILIES
 from fla_triton.profiles import EVERY
-from fla_triton.recording import record
-from fla_triton.replay import Replay
 from fla_triton.tables import load
 
 Outputs = tuple[Tensor, ...]
@@ -62,7 +60,7 @@ class Served:
         if isinstance(call.tensors["q"], FakeTensor):
             return fake_forward(self.on(call.q.device.index), call, save)
         known: Any = call.memo.get(_FORWARD, 1)
-        if known.__class__ is Replay and (again := known.run(call)) is not None:
+        if known and known.__class__ is not int and (again := known.run(call)) is not None:
             return tuple(again), ()
         kernels = self.on(call.tensors["q"].device.index)  # type: ignore[union-attr]
         current.again = lambda: forward_again(kernels, call, save)
@@ -76,7 +74,7 @@ class Served:
 
         _, kept = answer
         if known.__class__ is int and not kept:
-            call.memo[_FORWARD] = known + 1 if known < OFTEN else record(call, (), answers)
+            call.memo[_FORWARD] = known + 1 if known < OFTEN else _record(call, (), answers)
         return answer
 
     def backward(
@@ -92,7 +90,7 @@ class Served:
         names = sorted(needs)
         key = (_BACKWARD, *names, *[None if x is None else x.dtype for x in grads])
         known: Any = call.memo.get(key, 1)
-        if known.__class__ is Replay and (again := known.run(call, grads)) is not None:
+        if known and known.__class__ is not int and (again := known.run(call, grads)) is not None:
             return dict(zip(names, again, strict=True))
         kernels = self.on(call.tensors["q"].device.index)  # type: ignore[union-attr]
         current.again = lambda: backward_again(kernels, call, residuals, grads, needs)
@@ -106,7 +104,7 @@ class Served:
             return [derived[name] for name in names]
 
         if known.__class__ is int:
-            call.memo[key] = known + 1 if known < OFTEN else record(call, grads, answers)
+            call.memo[key] = known + 1 if known < OFTEN else _record(call, grads, answers)
         return found
 
     def pooled(self, call: Call, slots: Slots) -> Outputs:
@@ -114,6 +112,12 @@ class Served:
         kernels: Any = self.on(call.q.device.index)
         outputs: Outputs = kernels.pooled(call, slots)
         return outputs
+
+
+def _record(call: Call, grads: Sequence[Tensor | None], run: Any) -> Any:
+    """What repeats the call; None if nothing does. Plans are made where there is no Triton too."""
+    recording: Any = import_module("fla_triton.recording")
+    return recording.record(call, grads, run)
 
 
 def served(on: Callable[[int | None], Kernels]) -> Served:
