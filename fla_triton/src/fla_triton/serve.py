@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -68,13 +68,8 @@ class Served:
             answer = kernels.forward(call, save)
         finally:
             current.again = None
-
-        def answers(bare: Call, _: object) -> Outputs:
-            return kernels.forward(bare, save)[0]
-
-        _, kept = answer
-        if known.__class__ is int and not kept:
-            call.memo[_FORWARD] = known + 1 if known < OFTEN else _record(call, (), answers)
+        if known.__class__ is int and not answer[1]:
+            _counted(call, _FORWARD, (), lambda bare, _: kernels.forward(bare, save)[0])
         return answer
 
     def backward(
@@ -98,13 +93,13 @@ class Served:
             found = kernels.backward(call, residuals, grads, needs)
         finally:
             current.again = None
-
-        def answers(bare: Call, bare_grads: Sequence[Tensor | None]) -> list[Tensor]:
-            derived = kernels.backward(bare, (), bare_grads, needs)
-            return [derived[name] for name in names]
-
         if known.__class__ is int:
-            call.memo[key] = known + 1 if known < OFTEN else _record(call, grads, answers)
+
+            def answers(bare: Call, bare_grads: Sequence[Tensor | None]) -> list[Tensor]:
+                derived = kernels.backward(bare, (), bare_grads, needs)
+                return [derived[name] for name in names]
+
+            _counted(call, key, grads, answers)
         return found
 
     def pooled(self, call: Call, slots: Slots) -> Outputs:
@@ -114,10 +109,15 @@ class Served:
         return outputs
 
 
-def _record(call: Call, grads: Sequence[Tensor | None], run: Any) -> Any:
-    """What repeats the call; None if nothing does. Plans are made where there is no Triton too."""
+def _counted(call: Call, key: Hashable, grads: Sequence[Tensor | None], run: Any) -> None:
+    """Count a call of a signature; once they are many note what repeats it, or None."""
+    known: Any = call.memo.get(key, 1)
+    if known < OFTEN:
+        call.memo[key] = known + 1
+        return
+    # Plans are made where there is no Triton too.
     recording: Any = import_module("fla_triton.recording")
-    return recording.record(call, grads, run)
+    call.memo[key] = recording.record(call, grads, run)
 
 
 def served(on: Callable[[int | None], Kernels]) -> Served:
