@@ -27,6 +27,7 @@ from compile_only.cases import Subject, subjects
 from compile_only.driver import Pretended, Skipping
 from compile_only.targets import Target, target
 from fla_triton import ahead, launch
+from fla_triton.profiles import EVERY
 from fla_triton.serve import kernels_for, served
 from specialised import called
 
@@ -95,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("arch")
+    parser.add_argument("arch", choices=EVERY, metavar="ARCH")
     parser.add_argument("--kernels", default="")
     parser.add_argument("--alone", action="store_true")
     options = parser.parse_args()

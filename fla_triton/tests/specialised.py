@@ -37,6 +37,7 @@ from fla_core.call import Call
 from fla_core.cli.calls.bench.recipes import mixed_lengths
 from fla_core.contracts import CONTRACTS
 from fla_core.seqlens import SeqLens
+from fla_triton.profiles import EVERY
 from fla_triton.serve import kernels_for
 
 HEADS, DIM = 2, 64
@@ -130,7 +131,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("arch")
+    parser.add_argument("arch", choices=EVERY, metavar="ARCH")
     parser.add_argument("--kernels", default="")
     parser.add_argument("--only", default="*")
     parser.add_argument("--control", action="store_true")

@@ -24,6 +24,7 @@ def compile_only(*arguments: str) -> subprocess.CompletedProcess[str]:
 CONTROLS = {
     "overflow": " bytes of shared memory, ",
     "spill": " bytes a thread, 0 are allowed",
+    "crowd": " registers a program, ",
 }
 
 
@@ -52,6 +53,8 @@ def fine() -> Any:
         ({}, []),
         ({"shared": 10**6}, ["1000000 bytes of shared memory, 101376 are there"]),
         ({"stack": 10**6}, ["spills 1000000 bytes a thread"]),
+        ({"registers": 255}, []),
+        ({"registers": 256}, ["256 registers a lane, 255 are there"]),
         ({"matrix": {}}, ["2 products of 16-bit matrices without matrix units"]),
         ({"matrix": {}, "narrow_dots": 0}, []),
         ({"nothings": 4}, ["4 remainders of roundings that the compiler took for zero"]),
@@ -83,10 +86,65 @@ def test_only_what_is_written_down_goes_without_matrix_units(fine: Any) -> None:
     from compile_only.targets import target
     from fla_triton.profiles import INTEL
 
-    takes = replace(fine.resources, matrix={})
+    takes = replace(fine.resources, matrix={}, registers=0)
     for arch, expected in (("dg2", 0), ("pvc", 1), ("bmg", 1)):
         chip = replace(target("sm120"), profile=INTEL[arch])
         assert len(list(faults(replace(fine, resources=takes), chip))) == expected, arch
+
+
+@pytest.mark.parametrize(
+    ("arch", "registers", "warps", "said"),
+    [
+        ("sm90", 255, 8, []),
+        ("sm90", 130, 16, ["66560 registers a program, 65536 are there"]),
+        ("gfx942", 512, 4, []),
+        ("gfx942", 513, 2, ["513 registers a lane, 512 are there"]),
+        ("gfx942", 264, 8, ["135168 registers a program, 131072 are there"]),
+        ("gfx1100", 256, 8, []),
+        ("gfx1100", 257, 8, ["257 registers a lane, 256 are there"]),
+        ("gfx1201", 200, 16, ["102400 registers a program, 98304 are there"]),
+        ("gfx1250", 342, 8, []),
+        ("gfx1250", 1032, 4, ["1032 registers a lane, 1024", "132096 registers a program, 131072"]),
+        ("pvc", 0, 8, []),  # its driver allocates
+    ],
+)
+def test_registers_are_those_of_lanes_and_of_multiprocessors(
+    fine: Any, arch: str, registers: int, warps: int, said: list[str]
+) -> None:
+    from compile_only.budget import faults
+    from compile_only.targets import target
+    from fla_triton.profiles import EVERY
+
+    chip = replace(target("sm120"), profile=EVERY[arch])
+    takes = replace(fine.resources, registers=registers)
+    found = list(faults(replace(fine, warps=warps, resources=takes), chip))
+    assert len(found) == len(said)
+    for fault, part in zip(found, said, strict=True):
+        assert part in fault
+
+
+def test_chips_that_nobody_knows_are_refused_by_name() -> None:
+    from compile_only.targets import target
+
+    with pytest.raises(ValueError, match=r"arch: expected one of sm80, .*, dg2, got 'sm91'"):
+        target("sm91")
+    run = compile_only("sm90", "sm91")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "sm91" in run.stderr.splitlines()[-1]
+    assert "gfx1250" in run.stderr.splitlines()[-1]
+
+
+def test_intels_chips_need_intels_compiler() -> None:
+    import triton
+
+    from compile_only.targets import target
+
+    if "intel" in triton.backends.backends:
+        assert target("pvc").gpu.backend == "xpu"
+        return
+    for arch in ("pvc", "host"):
+        with pytest.raises(ValueError, match=f"arch: {arch} needs triton-xpu, this Triton"):
+            target(arch)
 
 
 @pytest.mark.parametrize(

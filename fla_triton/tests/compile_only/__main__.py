@@ -39,6 +39,7 @@ from compile_only.report import Outcome, row, summary, write
 from compile_only.run import answer, decode_pooled, refusal
 from compile_only.targets import Target, target
 from fla_conformance.inputs import make_inputs
+from fla_triton.profiles import EVERY
 
 
 def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compiled]) -> Outcome:
@@ -93,7 +94,7 @@ def each(archs: Sequence[str]) -> int:
 def main() -> int:
     """Compile, judge, report."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("archs", nargs="+", metavar="ARCH")
+    parser.add_argument("archs", nargs="+", choices=EVERY, metavar="ARCH")
     parser.add_argument("--thorough", action="store_true")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--control", nargs="+", default=(), choices=CONTROLS)

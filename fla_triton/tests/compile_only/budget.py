@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from compile_only.driver import Compiled
-from compile_only.targets import Target
+from compile_only.targets import LANES, Target
 
 FILE = Path(__file__).with_name("budgets.json")
 MAX_THREADS = 1024
@@ -37,6 +37,11 @@ def allowed_stack(kernel: str, dtype: str, arch: str, constants: dict[str, objec
     return 0
 
 
+def lane_registers(arch: str) -> int:
+    """Registers that a lane can have; 0 where the driver allocates them, and none are counted."""
+    return next((most for pattern, most in LANES if fnmatchcase(arch, pattern)), 0)
+
+
 def faults(compiled: Compiled, chip: Target) -> Iterator[str]:
     """What is wrong with a kernel on a chip."""
     takes, profile = compiled.resources, chip.profile
@@ -46,6 +51,11 @@ def faults(compiled: Compiled, chip: Target) -> Iterator[str]:
         yield f"{what}: {takes.shared} bytes of shared memory, {profile.shared_memory} are there"
     if compiled.warps * profile.warp_width > MAX_THREADS:
         yield f"{what}: {compiled.warps * profile.warp_width} threads"
+    if takes.registers > (most := lane_registers(profile.arch)):
+        yield f"{what}: {takes.registers} registers a lane, {most} are there"
+    held = takes.registers * compiled.warps * profile.warp_width
+    if held > profile.registers:
+        yield f"{what}: {held} registers a program, {profile.registers} are there"
     budget = allowed_stack(compiled.kernel, compiled.dtype, profile.arch, compiled.constants)
     if takes.stack > budget:
         yield f"{what}: spills {takes.stack} bytes a thread, {budget} are allowed"

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 
 import torch
 import triton
@@ -40,29 +41,43 @@ def overflows(chip: Target) -> list[str]:
     """What the judges say of a kernel that needs more shared memory than there is."""
     size, long = 64, 2048
     operand, result = torch.empty(size * long, dtype=torch.bfloat16), torch.empty(size * size)
-    return _judged(chip, lambda: long_product[(1,)](operand, operand, result, N=size, LONG=long))
-
-
-def spills(chip: Target) -> list[str]:
-    """What the judges say of a kernel that needs more registers than there are."""
-    # Threads of wide warps have twice the registers: 256 or 512 elements for each.
-    size = 4 * chip.profile.warp_width
-    tile = torch.empty(size * size, dtype=torch.bfloat16)
-    return _judged(chip, lambda: hoarder[(1,)](tile, tile, N=size, num_warps=2))
-
-
-def _judged(chip: Target, launch: Callable[[], object]) -> list[str]:
     found: list[Compiled] = []
     wrong = []
     with pretending(chip, found.append):
         try:
-            launch()
+            long_product[(1,)](operand, operand, result, N=size, LONG=long)
         except triton.runtime.errors.OutOfResources as error:
             wrong.append(f"{type(error).__name__}: {error}")
     return wrong + [fault for one in found for fault in faults(one, chip)]
 
 
-CONTROLS = {"overflow": overflows, "spill": spills}
+def spills(chip: Target) -> list[str]:
+    """What the judges say of a kernel that needs more registers than a lane has."""
+    return list(faults(_hoarded(chip), chip))
+
+
+def crowds(chip: Target) -> list[str]:
+    """What the judges say of a kernel that needs more registers than a multiprocessor has.
+
+    Compilers keep to what a chip has, so the judges are told of a chip that has less.
+    """
+    kernel = _hoarded(chip)
+    few = 64 * kernel.warps * chip.profile.warp_width
+    return list(faults(kernel, replace(chip, profile=replace(chip.profile, registers=few))))
+
+
+@cache
+def _hoarded(chip: Target) -> Compiled:
+    # Threads of wide warps have twice the registers: 256 or 512 elements for each.
+    size = 4 * chip.profile.warp_width
+    tile = torch.empty(size * size, dtype=torch.bfloat16)
+    found: list[Compiled] = []
+    with pretending(chip, found.append):
+        hoarder[(1,)](tile, tile, N=size, num_warps=2)
+    return found[0]
+
+
+CONTROLS = {"overflow": overflows, "spill": spills, "crowd": crowds}
 
 
 def spoil_masks() -> None:

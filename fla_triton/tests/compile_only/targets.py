@@ -29,6 +29,12 @@ MATRIX = {
 FEATURES = {"float64": r"\bdouble\b", "block reads": r"(?i)2d_?block"}
 """What some Intel chips do not have, and what code that uses it has in its text."""
 
+LANES = (("sm*", 255), ("gfx9*", 512), ("gfx1250", 1024), ("gfx1*", 256))
+"""32-bit registers that code can name in a lane, by the first pattern that fits an architecture.
+
+AMD's count accumulators of matrices, which lie in the same file. Intel's drivers allocate.
+"""
+
 HOST = "host"
 """The CPU as an OpenCL device: Intel's code without what only its GPUs have."""
 
@@ -81,13 +87,15 @@ def target(arch: str) -> Target:
     """The chip of that architecture.
 
     Raises:
-        KeyError: there is no profile of it.
+        ValueError: there is no profile of it, or this Triton does not compile for Intel's chips.
     """
     if arch == HOST:
         # Its compiler takes minutes for what a thread of a larger tile does.
         small = {"warp_width": 16, "warps": 2, "block": 16, "multiprocessors": 2}
         profile = replace(INTEL["dg2"], arch=HOST, **small)
         return Target(profile, _intel(HOST, 16), "xpu")
+    if arch not in EVERY:
+        raise ValueError(f"arch: expected one of {', '.join(EVERY)}, got {arch!r}")
     profile, backend = EVERY[arch], BACKENDS[arch]
     if backend == "xpu":
         has = PROPERTIES[arch]
@@ -100,9 +108,13 @@ def target(arch: str) -> Target:
 
 
 def _intel(arch: str, width: int) -> GPUTarget:
+    compilers = triton.backends.backends
+    if "intel" not in compilers:
+        here = ", ".join(compilers)
+        raise ValueError(f"arch: {arch} needs triton-xpu, this Triton compiles for {here}")
+    compiler: Any = compilers["intel"].compiler
     # Its compiler builds a parser of architecture names from C, which needs the driver's headers.
     # What the parser would say selects a query of the driver, and there is none.
-    compiler: Any = triton.backends.backends["intel"].compiler
     parser = SimpleNamespace(parse_device_arch=lambda number: "")
     compiler.__init__.__globals__["compile_module_from_src"] = lambda source, name: parser
     if arch == HOST:
