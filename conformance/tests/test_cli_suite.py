@@ -54,6 +54,18 @@ def test_run_writes_every_form_of_report() -> None:
     assert Path(".fla-conformance/reference-cpu.jsonl").exists()
 
 
+def test_run_beside_a_leftover_without_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "triton-1.0.dist-info"
+    info.mkdir()
+    (info / "top_level.txt").write_text("triton\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("--op", ONE, "--level", "L0", "--budget", "1", "--json", "r.json")
+    assert invoke("run", "reference", *words).exit_code == 0
+    assert "triton" not in Report.read(Path("r.json")).header["dists"]
+
+
 def test_run_of_what_failed_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = ("--expect", "e.toml")
     Path("e.toml").write_text(

@@ -72,6 +72,14 @@ def packages_without_plugins() -> str:
     return folder.name
 
 
+def leftover(folder: Path, package: str) -> Path:
+    """The metadata of a distribution that lost its ``METADATA`` and still names a package."""
+    info = folder / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "top_level.txt").write_text(f"{package}\n")
+    return info
+
+
 class Site:
     """A folder on PYTHONPATH with planted distributions; ``behind`` are folders further down."""
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+import torch
 import wrong
 from command_line import Invoke
 
@@ -49,6 +52,13 @@ PROVIDERS = {
     "refusing": """
         def chunk_gla(*args, **kwargs):
             raise NotImplementedError("not on this chip")
+    """,
+    "without_empty_sequences": """
+        from fla_core import ops
+        def chunk_gla(*args, cu_seqlens=None, **kwargs):
+            if cu_seqlens is not None and (cu_seqlens.diff() == 0).any():
+                raise ValueError("invalid sequence lengths")
+            return ops.chunk_gla(*args, cu_seqlens=cu_seqlens, **kwargs)
     """,
     "broken": "raise OSError('libchip.so is missing')",
 }
@@ -94,6 +104,34 @@ def test_two_providers_on_the_same_call(invoke: Invoke, providers: None) -> None
     }
     assert all(set(row["errors"]) == {"dense", "packed", "slice"} for row in found)
     assert all(max(row["errors"].values()) <= row["bound"] for row in found)
+
+
+def test_others_need_not_take_an_empty_sequence(invoke: Invoke, providers: None) -> None:
+    (found,) = bench(invoke, "gla", "--provider", "without_empty_sequences", "--direction", "fwd")
+    assert found["status"] == "ok"
+    assert set(found["errors"]) == {"dense", "packed", "slice"}
+
+
+def test_a_device_is_current_while_it_is_timed(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = []
+
+    @contextmanager
+    def guard(device: torch.device) -> Iterator[None]:
+        current.append(device)
+        yield
+        current.pop()
+
+    def timed(*_: object) -> float:
+        assert current == [torch.device("cpu")]
+        return 1.0
+
+    monkeypatch.setattr("fla_core.cli.calls.bench.runner.device_guard", guard)
+    monkeypatch.setattr("fla_core.cli.calls.bench.timers.milliseconds", timed)
+    (found,) = bench(invoke, "gla", "--direction", "fwd")
+    assert found["ms"] == 1.0
+    assert current == []
 
 
 @pytest.mark.parametrize("plugins", [[right_plugin()]])

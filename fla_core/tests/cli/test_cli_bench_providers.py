@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from command_line import Invoke
+from command_line import Invoke, leftover
 from test_cli_bench import bench
 
 FLASH_QLA = """
@@ -52,6 +52,14 @@ def test_a_package_is_timed_beside_ours(invoke: Invoke) -> None:
     assert theirs["implementation"] == "flash_qla.chunk_gated_delta_rule"
     assert theirs["version"] == "0.1.3"
     assert theirs["ms"] > 0
+
+
+@pytest.mark.usefixtures("flash_qla")
+def test_a_leftover_without_metadata_has_no_version(invoke: Invoke, tmp_path: Path) -> None:
+    leftover(tmp_path, "flash_qla")
+    words = ("chunk_gated_delta_rule", "--provider", "flash-qla", "--direction", "fwd")
+    (theirs,) = bench(invoke, *words)
+    assert (theirs["status"], theirs["version"]) == ("ok", "0.1.3")
 
 
 @pytest.mark.parametrize("flash_qla", [1.05], indirect=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from command_line import Finished, Site, card
+from command_line import Finished, Site, card, leftover
 
 
 def plugin(report: Any, name: str) -> Any:
@@ -278,6 +278,20 @@ def test_two_owners_of_triton(site: Site) -> None:
     (found,) = problems(done.json, "triton")
     assert "overwrite each other's files" in found["text"]
     assert "pip uninstall triton triton-ascend" in found["next"]
+
+
+@pytest.mark.parametrize("package", ["foreign", "triton", "numpy"])
+def test_a_leftover_without_metadata(site: Site, package: str) -> None:
+    info = leftover(site.folder, package)
+    site.plant("needs", card("needs", ("triton>=3.4",)))
+    done = site.run("doctor", "--json")
+    assert done.code == 0, done.err
+    (found,) = problems(done.json, "installed packages")
+    assert found["severity"] == "warning"
+    assert found["text"].startswith(f"{info} cannot be read: ")
+    assert found["next"] == "delete it, or install again what it belongs to"
+    (missing,) = problems(done.json, "plugin needs")
+    assert missing["text"] == "needs triton>=3.4"
 
 
 def test_torch_that_cannot_be_imported(site: Site) -> None:

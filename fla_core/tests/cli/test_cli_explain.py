@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from command_line import Invoke, Site
+from command_line import Invoke, Site, card, leftover
 
 from fakes import domain, implementation, plugin
 from fla_core.dispatch.runtime import sandbox
@@ -130,3 +130,13 @@ def test_nothing_installed_for_the_device(site: Site) -> None:
     assert "pip install 'fla-kernels[cuda]'" in done.out
     assert "pip install 'fla-kernels[rocm]'" in done.out
     assert len(site.run(*line, "--json").json["install"]) == 3
+
+
+@pytest.mark.parametrize("package", ["foreign", "triton"])
+def test_a_leftover_without_metadata_provides_nothing(site: Site, package: str) -> None:
+    leftover(site.folder, package)
+    site.plant("needs", card("needs", ("triton>=3.4",), ("cuda",)))
+    site.stub_torch()
+    done = site.run("explain", "kda", "--device", "cuda", "--json")
+    assert done.code == 0, done.err
+    assert done.json["install"] == ["pip install 'triton>=3.4'  # for needs"]

@@ -24,7 +24,9 @@ def test_what_cannot_be_read() -> None:
 
 
 def test_a_vendor_build_counts_by_what_it_provides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "_providers", lambda: {"chisel": ["pluggy"]})
+    monkeypatch.setattr(
+        requirements, "owners", lambda name: ("pluggy",) if name == "chisel" else ()
+    )
     assert requirements.installed_version("chisel") == PLUGGY
     assert requirements.unmet(("chisel>=1",)) == ""
     assert requirements.unmet(("chisel>=999",)) == f"needs chisel>=999, found {PLUGGY}"

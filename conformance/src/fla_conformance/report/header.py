@@ -8,7 +8,6 @@ import platform
 import subprocess
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -17,6 +16,7 @@ import importlib_metadata
 
 import fla_conformance
 from fla_core.contracts.lock import current
+from fla_core.plugins.installed import owners, version_of
 from fla_core.plugins.record import PluginRecord
 
 _ALWAYS = ("fla-kernels-core", "fla-conformance", "torch", "hypothesis", "pytest")
@@ -49,7 +49,7 @@ def suite() -> dict[str, str]:
     locked = json.dumps(current(), sort_keys=True)
     return {
         "version": fla_conformance.__version__,
-        "core": _version("fla-kernels-core"),
+        "core": version_of("fla-kernels-core"),
         "contracts_hash": _hash(locked),
     }
 
@@ -94,11 +94,10 @@ def host(device: str, arch: str) -> dict[str, str]:
 
 def distributions(record: PluginRecord) -> dict[str, str]:
     """Versions of the distributions that take part, by name."""
-    owners = importlib_metadata.packages_distributions()
     names = {*_ALWAYS, record.origin.distribution}
     for module in _TOOLCHAINS:
-        names.update(owners.get(module, ()))
-    found = {name: _version(name) for name in sorted(names)}
+        names.update(owners(module))
+    found = {name: version_of(name) for name in sorted(names)}
     return {name: text for name, text in found.items() if text}
 
 
@@ -151,13 +150,6 @@ def _driver(torch: Any, kind: str) -> str:
     built = {"cuda": torch.version.hip or torch.version.cuda, "xpu": torch.version.xpu}.get(kind)
     label = "hip" if kind == "cuda" and torch.version.hip else kind
     return f"{label} {built}" if built else ""
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""
 
 
 def _plain(value: Any) -> Any:

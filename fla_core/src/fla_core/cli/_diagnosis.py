@@ -10,7 +10,8 @@ from fla_core.cli._child import Inspection, inspect_plugins
 from fla_core.cli._hints import toolchain
 from fla_core.cli._settings import other_variables, settings_report
 from fla_core.plugins.detect import providers
-from fla_core.plugins.discover import discover, version_of
+from fla_core.plugins.discover import discover
+from fla_core.plugins.installed import unreadable, version_of
 from fla_core.plugins.record import PluginRecord
 from fla_core.plugins.requirements import unmet
 
@@ -23,7 +24,7 @@ def diagnose() -> Row:
     settings, problems = settings_report(os.environ, [record.name for record in records])
     found = inspect_plugins()
     plugins = [_plugin(i, record, found) for i, record in enumerate(records)]
-    problems += _torch_problems(found) + _triton_problems()
+    problems += _torch_problems(found) + _triton_problems() + _metadata_problems()
     present = {device["device"].partition(":")[0] for device in found.devices}
     for plugin in plugins:
         problems += _state_problems(plugin, present) + _remarks(plugin)
@@ -96,6 +97,15 @@ def _triton_problems() -> list[Row]:
     text = f"{' and '.join(owners)} overwrite each other's files"
     step = f"pip uninstall {' '.join(owners)}, then install the one for your device"
     return [problem("warning", "triton", text, step)]
+
+
+def _metadata_problems() -> list[Row]:
+    """Leftovers in which no distribution can be recognised; whatever they provide is not seen."""
+    step = "delete it, or install again what it belongs to"
+    return [
+        problem("warning", "installed packages", f"{place} cannot be read: {why}", step)
+        for place, why in unreadable().items()
+    ]
 
 
 def _state_problems(plugin: Row, present: set[str]) -> list[Row]:

@@ -15,9 +15,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-import importlib_metadata
-
 from fla_core.plugins.api import Backend, Probe
+from fla_core.plugins.installed import owners, version_of
 
 NO_IMPLEMENTATIONS = "this backend has no implementations yet"
 
@@ -104,8 +103,7 @@ def check_present(runtime: Any, index: int, what: str) -> None:
 
 def providers(module: str) -> dict[str, str]:
     """Version of each installed distribution that owns an import package, by its name."""
-    names = importlib_metadata.packages_distributions().get(module, [])
-    return {name.lower().replace("_", "-"): importlib_metadata.version(name) for name in names}
+    return {name.lower().replace("_", "-"): version_of(name) for name in owners(module)}
 
 
 def triton_build(*vendors: str) -> tuple[str, str]:
@@ -117,19 +115,19 @@ def triton_build(*vendors: str) -> tuple[str, str]:
     Raises:
         Unavailable: no distribution owns it, several do, or the owner is another vendor's.
     """
-    owners = providers("triton")
-    if not owners:
+    found = providers("triton")
+    if not found:
         raise Unavailable("no installed distribution provides triton")
-    if len(owners) > 1:
+    if len(found) > 1:
         raise Unavailable(
-            f"triton belongs to {_listed(owners)}: they overwrite each other's files, uninstall one"
+            f"triton belongs to {_listed(found)}: they overwrite each other's files, uninstall one"
         )
-    ((name, version),) = owners.items()
+    ((name, version),) = found.items()
     if TRITON_BUILDS.get(name, STOCK) not in vendors:
         fitting = [build for build, vendor in TRITON_BUILDS.items() if vendor in vendors]
         wanted = ["triton"] * (STOCK in vendors) + fitting
         needs = " or ".join(wanted)
-        raise Unavailable(f"triton belongs to {_listed(owners)}, this backend needs {needs}")
+        raise Unavailable(f"triton belongs to {_listed(found)}, this backend needs {needs}")
     return name, version
 
 
@@ -161,14 +159,11 @@ def report(files: tuple[str, ...], distributions: tuple[str, ...]) -> dict[str, 
 
 def _installed(name: str) -> str:
     if name == "triton":
-        owners = providers(name)
-        clash = ": they overwrite each other's files" if len(owners) > 1 else ""
-        return f"{_listed(owners)}{clash}" if owners else "not installed"
-    try:
-        return importlib_metadata.version(name)
-    except importlib_metadata.PackageNotFoundError:
-        return "not installed"
+        found = providers(name)
+        clash = ": they overwrite each other's files" if len(found) > 1 else ""
+        return f"{_listed(found)}{clash}" if found else "not installed"
+    return version_of(name) or "not installed"
 
 
-def _listed(owners: Mapping[str, str]) -> str:
-    return " and ".join(f"{name} {version}" for name, version in owners.items())
+def _listed(found: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} {version}" for name, version in found.items())

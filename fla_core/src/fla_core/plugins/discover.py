@@ -9,6 +9,7 @@ from typing import Any
 import importlib_metadata
 from importlib_metadata import Distribution, EntryPoint
 
+from fla_core.plugins.installed import version_of
 from fla_core.plugins.record import Origin, PluginRecord
 from fla_core.plugins.validate import name_problem
 
@@ -49,14 +50,6 @@ def in_memory(name: str, module: Any, distribution: str = "in memory") -> Plugin
     if problem := name_problem(name):
         record.breaks("discover", problem)
     return record
-
-
-def version_of(distribution: str) -> str:
-    """Version of an installed distribution; ``""`` when it is not installed."""
-    try:
-        return importlib_metadata.version(distribution)
-    except importlib_metadata.PackageNotFoundError:
-        return ""
 
 
 def _found() -> Iterable[PluginRecord]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
-import importlib_metadata
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
+
+from fla_core.plugins.installed import owners, version_of
 
 
 def installed_version(name: str) -> str | None:
@@ -15,17 +15,10 @@ def installed_version(name: str) -> str | None:
 
     Vendor builds carry other names: ``pytorch-triton-rocm`` provides ``triton``.
     """
-    try:
-        return importlib_metadata.version(name)
-    except importlib_metadata.PackageNotFoundError:
-        pass
-    providers = _providers().get(name.replace("-", "_"), ())
-    return importlib_metadata.version(providers[0]) if providers else None
-
-
-@cache
-def _providers() -> Mapping[str, list[str]]:
-    return importlib_metadata.packages_distributions()
+    if version := version_of(name):
+        return version
+    providers = owners(name.replace("-", "_"))
+    return version_of(providers[0]) if providers else None
 
 
 def parse_requirement(text: str) -> Requirement | str:

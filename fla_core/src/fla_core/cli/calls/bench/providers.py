@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import importlib_metadata
-
 from fla_core import ops
 from fla_core.cli.calls import measure
 from fla_core.cli.calls.bench.recipes import Recipe
 from fla_core.cli.calls.bench.workload import keywords, outputs_of
 from fla_core.cli.calls.problem import Problem
 from fla_core.errors import ContractError, FlaError
-from fla_core.plugins.discover import CORE, version_of
+from fla_core.plugins.discover import CORE
+from fla_core.plugins.installed import owners, version_of
 
 OURS, ANCHOR = "ours", "sdpa"
 ROOTS = {OURS: "fla_core.ops", "fla": "fla.ops", "flash-qla": "flash_qla"}
@@ -159,6 +158,5 @@ def _version(root: ModuleType) -> str:
     if root is ops:
         return version_of(CORE)
     top = root.__name__.partition(".")[0]
-    owners = importlib_metadata.packages_distributions().get(top, ())
-    versions = [version_of(name) for name in owners]
+    versions = [version_of(name) for name in owners(top)]
     return versions[0] if versions else str(getattr(root, "__version__", ""))

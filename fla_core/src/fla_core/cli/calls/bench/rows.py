@@ -14,7 +14,7 @@ import torch
 
 from fla_core.cli.calls.bench.recipes import sizes_text
 from fla_core.errors import ContractError
-from fla_core.plugins.discover import version_of
+from fla_core.plugins.installed import version_of
 
 SCHEMA = "fla-bench/1"
 DIRECTIONS = ("fwd", "both", "decode")
