@@ -130,7 +130,7 @@ def invoke(
     # The current device is the caller's to change between calls, so it is compared each time.
     if where is None or prepared.current_device() == where.index:  # type: ignore[misc]
         return _run(operator, prepared, call)
-    with torch.get_device_module(where.type).device(where.index):
+    with prepared.on_device():
         return _run(operator, prepared, call)
 
 

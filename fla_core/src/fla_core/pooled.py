@@ -220,7 +220,7 @@ def _on_device(
     # The current device is the caller's to change between calls, so it is compared each time.
     if where is None or prepared.current_device() == where.index:  # type: ignore[misc]
         return _run(prepared, call, slots)
-    with torch.get_device_module(where.type).device(where.index):
+    with prepared.on_device():
         return _run(prepared, call, slots)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +71,14 @@ def operator(name: str, modes: Modes | None = None, **aliases: str) -> Operator:
     return made
 
 
+def device_guard(device: torch.device) -> AbstractContextManager[object]:
+    """Make a device current while the block lasts; the CPU always is."""
+    if device.type == "cpu":
+        return nullcontext()
+    guard: AbstractContextManager[object] = torch.get_device_module(device.type).device(device)
+    return guard
+
+
 @dataclass(slots=True)
 class Prepared:
     """What is known of a signature: the plan, and everything that follows from metadata.
@@ -101,6 +110,10 @@ class Prepared:
     memo: dict[Any, Any] = field(default_factory=dict)
     mark: Tensor | None = None
     current_device: Callable[[], int] | None = None
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """Make the device of the tensors current: kernels are launched where that is."""
+        return nullcontext() if self.device is None else device_guard(self.device)
 
 
 class Memo:

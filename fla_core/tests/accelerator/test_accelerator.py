@@ -100,6 +100,19 @@ def test_the_device_of_the_tensors_is_current_while_kernels_run() -> None:
     torch.testing.assert_close(first.cpu(), second.cpu())
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one device only")
+def test_a_traced_call_runs_on_the_device_of_its_tensors() -> None:
+    traced = torch.compile(lambda **given: ops.chunk_kda(**given)[0], backend="aot_eager")
+    found = []
+    for device in ("cuda:0", "cuda:1"):
+        given = {name: x.requires_grad_() for name, x in inputs(device).items()}
+        o = traced(**given)
+        found.append([o, *torch.autograd.grad(o.float().square().sum(), list(given.values()))])
+    for first, second in zip(*found, strict=True):
+        assert second.device.index == 1
+        torch.testing.assert_close(first.cpu(), second.cpu())
+
+
 def test_gradients_flow_on_the_device_under_autocast() -> None:
     given = {name: x.requires_grad_() for name, x in inputs().items()}
     with torch.autocast("cuda", dtype=torch.bfloat16):

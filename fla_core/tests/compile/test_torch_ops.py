@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from fla_core import ops
 from fla_core.contracts import CONTRACTS
 from fla_core.dispatch.runtime import sandbox
 from fla_core.errors import ContractError, UnsupportedError
+from fla_core.prepare import Prepared, device_guard
 from fla_core.torch_ops import bodies
 
 B, H, K, V = 2, 2, 8, 5
@@ -292,3 +294,42 @@ def test_forward_mode_is_refused_rather_than_zero(derive: Callable[..., Any]) ->
     torch.compiler.reset()
     with pytest.raises(Exception, match=r"torch\.func transform|forward-mode"):
         derive(lambda x: ops.chunk_retention(x, k, v)[0], q)
+
+
+def test_bodies_run_with_the_device_of_the_tensors_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    current, seen = list[Prepared](), list[bool]()
+
+    @contextmanager
+    def on_device(prepared: Prepared) -> Iterator[None]:
+        current.append(prepared)
+        yield
+        current.pop()
+
+    def watched(run: Callable[..., Any]) -> Callable[..., Any]:
+        def running(plan: Any, *args: Any) -> Any:
+            seen.append(bool(current) and current[-1].plan is plan)
+            return run(plan, *args)
+
+        return running
+
+    monkeypatch.setattr(Prepared, "on_device", on_device)
+    for name in ("run_forward", "run_backward"):
+        monkeypatch.setattr(bodies, name, watched(getattr(bodies, name)))
+    traced = torch.compile(lambda q, k, v: ops.chunk_gla(q, k, v, -q.exp())[0], backend="aot_eager")
+    traced(*plain(7)).sum().backward()
+    assert seen == [True, True]
+    assert current == []
+
+
+def test_the_guard_makes_a_device_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Module:
+        @staticmethod
+        def device(where: torch.device) -> Any:
+            return nullcontext(where)
+
+    monkeypatch.setattr(torch, "get_device_module", {"cuda": Module}.__getitem__)
+    second = torch.device("cuda", 1)
+    with device_guard(second) as found:
+        assert found == second
+    with device_guard(torch.device("cpu")) as found:
+        assert found is None

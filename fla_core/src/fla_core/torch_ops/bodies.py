@@ -40,7 +40,7 @@ def forward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
     prepared = prepared_once(request, args)
     call = request.real_call(prepared)
     call.memo = prepared.memo
-    with torch.no_grad(), without_autocast(call.q.device.type):
+    with prepared.on_device(), torch.no_grad(), without_autocast(call.q.device.type):
         outputs, residuals, base = run_forward(
             prepared.plan, call, None, bool(request.needs), prepared.first
         )
@@ -81,7 +81,12 @@ def backward(contract: Contract, args: Sequence[Any]) -> list[Tensor]:
     *saved, mark = saved
     refuse_another_maker(prepared.plan, mark)
     kept = len(saved) - _saved_base_count(prepared, contract)
-    with torch.no_grad(), without_autocast(call.q.device.type), _recording():
+    with (
+        prepared.on_device(),
+        torch.no_grad(),
+        without_autocast(call.q.device.type),
+        _recording(),
+    ):
         found = run_backward(
             prepared.plan, call, tuple(saved[:kept]), tuple(saved[kept:]), grads, request.needs
         )
