@@ -90,6 +90,7 @@ class PretendedRunner:
 
     def __init__(self, real: Runner, replays: bool) -> None:
         self._real, self._replays, self._captures = real, replays, False
+        self._current = False
         self._seen: tuple[Any, Any] = (None, None)
         self.inputs = real.inputs
 
@@ -104,7 +105,15 @@ class PretendedRunner:
         return ran
 
     @contextmanager
+    def guard(self, device: Any) -> Iterator[None]:
+        assert device is self.device.device
+        self._current = True
+        yield
+        self._current = False
+
+    @contextmanager
     def capture(self, graph: Any) -> Iterator[None]:
+        assert self._current, "what is captured is what is launched on the current device"
         self._captures = True
         yield
         self._captures = False
@@ -125,6 +134,7 @@ def test_capture_is_proved_by_a_replay_on_new_values(
         runner = PretendedRunner(real, replays)
         monkeypatch.setattr("torch.cuda.CUDAGraph", lambda: SimpleNamespace(replay=runner.replay))
         monkeypatch.setattr("torch.cuda.graph", runner.capture)
+        monkeypatch.setattr("fla_conformance.claims.device_guard", runner.guard)
         case = cases_for(law, CONTRACTS["linear_attn"], target.declaration, 1)[0]
         found = law.check(case, runner)
     assert found is None if replays else str(found).startswith("replayed on new values, ")

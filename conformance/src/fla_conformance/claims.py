@@ -30,6 +30,7 @@ from fla_conformance.laws.runner import Runner
 from fla_conformance.suite import Check, Settings
 from fla_core.contract import Contract
 from fla_core.plugins.api import Implementation
+from fla_core.prepare import device_guard
 
 _INFERENCE = frozenset({"states"})
 
@@ -43,7 +44,8 @@ def _graph_capture(case: Case, runner: Runner) -> str | None:
     wanted = dict(runner.run(later).outputs)
     runner.run(inputs)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # What is captured is what is launched on the current device, which may be another.
+    with device_guard(device), torch.cuda.graph(graph):
         captured = runner.issue(inputs).outputs
     for name, tensor in inputs.present.items():
         tensor.copy_(later.present[name])

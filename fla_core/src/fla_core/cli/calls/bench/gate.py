@@ -1,8 +1,8 @@
 """The gate: no speed of an operator is told before its answers are right.
 
 Two calls of the very function that is timed are compared with the definition in float64: a small
-one, dense and packed with an empty sequence, and the timed one itself, of which the last row and
-head is compared over all its tokens. Errors are those of :mod:`fla_core.cli.calls.measure`.
+one, dense and packed (ours with an empty sequence), and the timed one itself, of which the last row
+and head is compared over all its tokens. Errors are those of :mod:`fla_core.cli.calls.measure`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from fla_core.cli.calls.problem import Problem
 SMALL_TOKENS = 80
 """One chunk of 64 and a part of the next."""
 
-SMALL_LENGTHS = (17, 0, 63)
-"""They sum to as many."""
+LENGTHS = (17, 0, 63)
+"""Of packed sequences; they sum to as many."""
+
+FULL_LENGTHS = (17, 63)
+"""For operators of others, which need not take a sequence of no tokens as contracts here do."""
 
 Function = Callable[[Problem], dict[str, Tensor]]
 """Calls what is timed; outputs by name."""
@@ -59,6 +62,7 @@ def check(
     function: Function,
     golds: Golds,
     definitions: Definitions = DEFINITIONS,
+    lengths: tuple[int, ...] = LENGTHS,
 ) -> Verdict:
     """Compare a function with the definition, on small calls and on the timed one.
 
@@ -68,8 +72,9 @@ def check(
         function: calls the implementation.
         golds: what is known already.
         definitions: what is right.
+        lengths: of the packed small call.
     """
-    few = small(workload, timed, function, golds, definitions)
+    few = small(workload, timed, function, golds, definitions, lengths)
     whole = sliced_call(workload, timed, function, golds, definitions)
     failure = "; ".join(v.failure for v in (few, whole) if v.failure)
     return Verdict({**few.errors, **whole.errors}, max(few.bound, whole.bound), failure)
@@ -112,10 +117,11 @@ def small(
     function: Function,
     golds: Golds,
     definitions: Definitions = DEFINITIONS,
+    lengths: tuple[int, ...] = LENGTHS,
 ) -> Verdict:
     """Compare small calls."""
     errors, failures, bound = dict[str, float](), list[str](), 0.0
-    for case, few in _small(workload).items():
+    for case, few in _small(workload, lengths).items():
         problem = few.make(timed.device, bool(timed.trained))
         right = golds.small(few, problem, definitions[0])
         answers = differentiated(problem, function, right.cotangents)
@@ -153,7 +159,7 @@ def differentiated(
     return {**outputs, **measure.gradients(problem, outputs, cotangents)}
 
 
-def _small(workload: Workload) -> dict[str, Workload]:
+def _small(workload: Workload, lengths: tuple[int, ...] = LENGTHS) -> dict[str, Workload]:
     """Few tokens and heads, with keys and values of the timed size."""
     group = workload.sizes.get("HV", workload.sizes["H"]) // workload.sizes["H"]
     heads = {axis: 2 * (group if axis == "HV" else 1) for axis in ("H", "HV")}
@@ -163,7 +169,7 @@ def _small(workload: Workload) -> dict[str, Workload]:
     found = {"dense": workload.resized({**sizes, "B": 2, "T": SMALL_TOKENS}, None)}
     if workload.recipe.packs:
         packed = {**sizes, "B": 1, "T": SMALL_TOKENS}
-        found["packed"] = workload.resized(packed, SMALL_LENGTHS)
+        found["packed"] = workload.resized(packed, lengths)
     return found
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fla_core.cli.calls.bench import anchor, fresh, timers
+from fla_core.cli.calls.bench import anchor, fresh, gate, timers
 from fla_core.cli.calls.bench.anchor import Anchor
-from fla_core.cli.calls.bench.gate import check
 from fla_core.cli.calls.bench.golds import Golds
 from fla_core.cli.calls.bench.providers import Absent, NotOffered, Provider
 from fla_core.cli.calls.bench.rows import Row
@@ -19,6 +18,7 @@ from fla_core.cli.calls.check import witness
 from fla_core.cli.calls.problem import Problem
 from fla_core.domain import SHORT_DTYPES
 from fla_core.errors import NoImplementationError, PluginLoadError, PolicyError
+from fla_core.prepare import device_guard
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class Bench:
             row.status, row.text = provider.status, provider.text
             return row
         try:
-            self._fill(row, workload, provider)
+            with device_guard(self.device):  # peers and captured graphs launch where that is
+                self._fill(row, workload, provider)
             return row
         except PolicyError:
             raise
@@ -71,7 +72,10 @@ class Bench:
                 plans.update(dict.fromkeys(e["plan"] for e in events() if e["event"] == "call"))
                 return answers
 
-            verdict = check(workload, problem, watched, self.golds, provider.definitions)
+            lengths = gate.LENGTHS if provider.ours else gate.FULL_LENGTHS
+            verdict = gate.check(
+                workload, problem, watched, self.golds, provider.definitions, lengths
+            )
         row.errors, row.bound = verdict.errors, verdict.bound
         row.implementation = ", ".join(plans) if provider.ours else provider.shown(workload.recipe)
         several = len({plan.partition(" ")[0] for plan in plans}) > 1

@@ -67,6 +67,7 @@ def main(plugin: str, device: str, budget: float) -> None:
     where = torch.device(device)
     if where.type != "cpu":
         torch.set_num_threads(1)  # there is a worker for each core
+        torch.get_device_module(where.type).set_device(where)
     trial = Trial(find_tuner(plugin, where), where, budget)
     for line in sys.stdin:
         job = json.loads(line)
