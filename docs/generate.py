@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import catalogue
+import figures
 import support
 import tables
 
@@ -33,6 +34,13 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "worst": support.worst,
     },
     "docs/errors.md": {"errors": tables.errors, "reasons": tables.reasons},
+    "docs/benchmarks/h200.md": {
+        "taken": figures.taken,
+        "timings": figures.timings,
+        "shapes": figures.other_shapes,
+        "peers": figures.peers,
+        "proven": figures.proven,
+    },
 }
 
 

@@ -1,0 +1,130 @@
+"""The tables of measured figures, from the rows that a bench wrote and from conformance reports.
+
+``h200.json`` is what ``check_and_time.py --json`` wrote on that card, ``peers-h200.json`` has other
+packages' figures. A row that is not ``ok`` has its status in place of a figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from support import PROOFS, lowest, reports
+from tables import ROOT, rows
+
+from fla_core.cli.calls.bench.rows import Row, described, read
+
+FOLDER = ROOT / "docs" / "benchmarks"
+OURS, PEERS = FOLDER / "h200.json", FOLDER / "peers-h200.json"
+MAIN = {"B": 2, "T": 8192, "H": 16, "K": 128, "V": 128}
+BACKEND, ARCH = "cuda", "sm90"
+
+
+def taken(path: Path = OURS) -> str:
+    """Where and when the rows were taken."""
+    stored = read(path)
+    return f"{described(stored.host)}; {stored.taken}.\n"
+
+
+def timings(path: Path = OURS) -> str:
+    """Every operator at the main shape."""
+    headers = ("operator", "forward ms", "forward + backward ms", "peak MiB", "host µs, forward")
+    lines = []
+    for (title, _), found in _calls(read(path).rows).items():
+        if _is_main(found):
+            host = _whole(found.get("fwd"), "host_us")
+            lines.append((f"`{title}`", *_figures(found), host))
+    return rows(headers, lines)
+
+
+def other_shapes(path: Path = OURS) -> str:
+    """The same at every other shape: forward, forward and backward."""
+    known = _calls(read(path).rows)
+    known = {key: found for key, found in known.items() if not _is_main(found)}
+    known = {key: found for key, found in known.items() if "decode" not in found}
+    shapes = list(dict.fromkeys(shape for _, shape in known))
+    lines = []
+    for title in dict.fromkeys(title for title, _ in known):
+        cells = []
+        for shape in shapes:
+            found = known.get((title, shape), {})
+            cells.append(", ".join(_ms(found[d]) for d in ("fwd", "both") if d in found))
+        lines.append((f"`{title}`", *cells))
+    return rows(("operator", *shapes), lines)
+
+
+def peers(ours: Path = OURS, others: Path = PEERS) -> str:
+    """Other packages' figures, and after each ours of the same call."""
+    measured = ("forward ms", "forward + backward ms", "peak MiB")
+    headers = ["operator", "shape", "by", *(x for name in measured for x in (name, "here"))]
+    here, lines = {row.key: row for row in read(ours).rows}, []
+    for provider, found in _by_provider(read(others).rows).items():
+        for (title, shape), theirs in _calls(found).items():
+            beside = {d: here[row.key] for d, row in theirs.items() if row.key in here}
+            if beside and "decode" not in beside:
+                pairs = zip(_figures(theirs), _figures(beside), strict=True)
+                lines.append((f"`{title}`", shape, provider, *(x for pair in pairs for x in pair)))
+    return rows(headers, lines)
+
+
+def proven(folder: Path = PROOFS) -> str:
+    """What the reports of whole runs of the conformance suite on this card say."""
+    headers = ("implementation", "checks", "reached", "date")
+    lines = []
+    for _, report in reports(folder):
+        if report["schema"] == "fla-proof/1" or report["host"]["arch"] != ARCH:
+            continue
+        if report["plugin"]["name"] != BACKEND or not report["complete"]:
+            continue
+        date = report["started"].partition("T")[0]
+        for name in dict.fromkeys(one["implementation"] for one in report["summary"]):
+            own = [one for one in report["summary"] if one["implementation"] == name]
+            # Those of the plugin as a whole are every implementation's.
+            whose = (name, report["plugin"]["name"])
+            checks = sum(one["implementation"] in whose for one in report["cases"])
+            reached = _listed(lowest((one["dtype"], one["level"]) for one in own))
+            lines.append((f"`{name}`", str(checks), reached, date))
+    return rows(headers, lines)
+
+
+def _calls(found: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:
+    """By title and shape, in the order of the rows, then by direction."""
+    known: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in found:
+        known.setdefault((row.title, row.shape_text), {})[row.direction] = row
+    return known
+
+
+def _by_provider(found: Iterable[Row]) -> dict[str, list[Row]]:
+    known: dict[str, list[Row]] = {}
+    for row in found:
+        known.setdefault(f"{row.provider} {row.version}".strip(), []).append(row)
+    return known
+
+
+def _is_main(found: Mapping[str, Row]) -> bool:
+    row = next(iter(found.values()))
+    groups = row.shape.get("HV", row.shape["H"]) // row.shape["H"]
+    sizes = {axis: size for axis, size in row.shape.items() if axis in MAIN}
+    return sizes == MAIN and groups == 1 and row.lengths is None
+
+
+def _figures(found: Mapping[str, Row]) -> tuple[str, str, str]:
+    """Forward, forward and backward, the memory of both."""
+    both = found.get("both")
+    return _ms(found.get("fwd")), _ms(both), _whole(both, "peak_mib")
+
+
+def _ms(row: Row | None) -> str:
+    if row is None:
+        return ""
+    return row.status if row.ms is None else f"{row.ms:.3f}"
+
+
+def _whole(row: Row | None, figure: str) -> str:
+    value = None if row is None else getattr(row, figure)
+    return "" if value is None else f"{value:.0f}"
+
+
+def _listed(levels: Mapping[str, str]) -> str:
+    return ", ".join(f"{dtype} {level}" for dtype, level in sorted(levels.items()))

@@ -1,0 +1,119 @@
+"""The tables of figures say what was measured, and nothing where nothing was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import figures
+
+from fla_core.cli.calls.bench.rows import Row, document
+
+MAIN = {**figures.MAIN, "HV": 16}
+LONG = {**MAIN, "B": 1, "T": 32768}
+
+
+def row(direction: str, ms: float | None, **changes: Any) -> Row:
+    """A row of the gated delta rule."""
+    plain = Row("chunk_gated_delta_rule", "", "ours", "0.1", MAIN, None, "bf16", direction)
+    measured = replace(plain, status="ok", ms=ms, host_us=40.4, peak_mib=480.2)
+    return replace(measured, **changes)
+
+
+def written(folder: Path, *found: Row) -> Path:
+    path = folder / "rows.json"
+    host = {"device": "NVIDIA H200", "torch": "2.11.0"}
+    path.write_text(json.dumps(document(found, host)), encoding="utf-8")
+    return path
+
+
+def cells(table: str) -> list[list[str]]:
+    """Every line below the heads."""
+    lines = table.strip().splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_a_line_an_operator(tmp_path: Path) -> None:
+    gated = {"variant": "l2norm"}
+    wrong = {**gated, "status": "wrong", "host_us": None, "peak_mib": None}
+    path = written(
+        tmp_path,
+        row("both", 1.4404),
+        row("fwd", 0.2831),
+        row("both", None, **wrong),
+        row("fwd", 0.35, **gated),
+        row("fwd", 0.9, shape=LONG),
+        row("fwd", 0.3, shape={**MAIN, "H": 8}),
+    )
+    assert cells(figures.timings(path)) == [
+        ["`chunk_gated_delta_rule`", "0.283", "1.440", "480", "40"],
+        ["`chunk_gated_delta_rule:l2norm`", "0.350", "wrong", "", "40"],
+    ]
+
+
+def test_a_column_a_shape(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        row("fwd", 0.2831),
+        row("both", 4.0, shape=LONG),
+        row("fwd", 0.9, shape=LONG),
+        row("fwd", 0.8, shape=LONG, lengths=(32760, 8)),
+        row("fwd", 1.1, shape=LONG, variant="l2norm"),
+        row("decode", 0.1, shape={**MAIN, "T": 1}),
+    )
+    table = figures.other_shapes(path)
+    assert table.splitlines()[0].split(" | ")[1:] == [
+        "B1 T32768 H16 K128 V128",
+        "B1 T32768 H16 K128 V128 N2 |",
+    ]
+    assert cells(table) == [
+        ["`chunk_gated_delta_rule`", "0.900, 4.000", "0.800"],
+        ["`chunk_gated_delta_rule:l2norm`", "1.100", ""],
+    ]
+
+
+def test_others_stand_beside_the_same_call_alone(tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    theirs = {"provider": "peer", "version": "1.0"}
+    others = written(
+        tmp_path / "others",
+        row("fwd", 0.317, **theirs),
+        row("fwd", 0.5, **theirs, variant="l2norm"),
+        row("both", None, **theirs, status="refused", peak_mib=None),
+    )
+    ours = written(tmp_path, row("fwd", 0.283), row("both", 1.44), row("fwd", 0.9, shape=LONG))
+    shape = "B2 T8192 H16 K128 V128"
+    pairs = ["0.317", "0.283", "refused", "1.440", "", "480"]
+    assert cells(figures.peers(ours, others)) == [
+        [*("`chunk_gated_delta_rule`", shape, "peer 1.0"), *pairs],
+    ]
+
+
+def test_what_was_proven_on_the_card(tmp_path: Path) -> None:
+    name = "conformance-cuda-sm90-linear_attn-hopper.json"
+    report = json.loads((figures.PROOFS / name).read_text(encoding="utf-8"))
+    # Checks of the plugin as a whole count for every implementation, others' checks do not.
+    checks = [one["implementation"] for one in report["cases"]]
+    own = checks.count("cuda:linear_attn#hopper") + checks.count("cuda")
+    assert 0 < checks.count("cuda") < own == len(checks)
+    report["cases"].append({**report["cases"][-1], "implementation": "cuda:kda#hopper"})
+    report["started"] = "2026-12-01T10:00:00+00:00"
+    (tmp_path / "a.json").write_text(json.dumps(report), encoding="utf-8")
+    report["host"]["arch"] = "sm80"
+    for line in report["summary"]:
+        line["arch"] = "sm80"
+    (tmp_path / "b.json").write_text(json.dumps(report), encoding="utf-8")
+    line = ["`cuda:linear_attn#hopper`", str(own), "bfloat16 L4, float16 L4", "2026-12-01"]
+    assert cells(figures.proven(tmp_path)) == [line]
+
+
+def test_a_run_that_was_cut_proves_nothing(tmp_path: Path) -> None:
+    name = "conformance-cuda-sm90-linear_attn-hopper.json"
+    report = json.loads((figures.PROOFS / name).read_text(encoding="utf-8"))
+    report["complete"] = False
+    for line in report["summary"]:
+        line["level"] = ""
+    (tmp_path / "a.json").write_text(json.dumps(report), encoding="utf-8")
+    assert cells(figures.proven(tmp_path)) == []
