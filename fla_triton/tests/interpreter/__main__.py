@@ -24,7 +24,7 @@ from fla_triton.declared import NORMALISED, ROWS, Row
 from fla_triton.profiles import PROFILES, Profile
 from fla_triton.serve import Kernels
 from interpreter.lowered import differentiated
-from interpreter.shims import correct_bfloat16, watch_bounds
+from interpreter.shims import install
 from judging import Tensors, judged, poison_memory
 
 
@@ -66,8 +66,7 @@ def answer(inputs: Inputs, kernels: Kernels, row: Row | None = None) -> Tensors:
 def main() -> None:
     """Judge every case of the input as it comes."""
     poison_memory()
-    correct_bfloat16()
-    watch_bounds()
+    install()
     for line in sys.stdin:
         data, multiprocessors, as_declared = json.loads(line)
         case = Case.from_json(data)

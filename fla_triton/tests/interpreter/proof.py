@@ -25,7 +25,7 @@ from fla_conformance.inputs import Inputs
 from fla_triton.profiles import EVERY
 from interpreter.__main__ import answer, kernels_for
 from interpreter.alike import Alike
-from interpreter.shims import correct_bfloat16, spoil_masks, watch_bounds
+from interpreter.shims import install, spoil_masks
 from judging import Tensors, chosen, options_of_proofs, poison_memory, prove, spared
 
 
@@ -36,8 +36,7 @@ def main() -> int:
     options = parser.parse_args()
     todo = chosen(options.only)
     poison_memory()
-    correct_bfloat16()
-    watch_bounds()
+    install()
     if options.control:
         spoil_masks()
     everywhere, alike = [], Alike()

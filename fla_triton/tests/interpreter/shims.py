@@ -1,8 +1,9 @@
-"""What Triton's interpreter gets wrong or does not look at, for tests.
+"""What Triton's interpreter gets wrong, does not look at or does too often, for tests.
 
 It multiplies the raw bits of bfloat16 operands and truncates where it should round; and a load or
 store outside every tensor of a launch goes wherever the address points to. ``correct_bfloat16``
-computes in float32 and rounds to nearest even; ``watch_bounds`` raises instead.
+computes in float32 and rounds to nearest even; ``watch_bounds`` raises instead. Whenever a kernel
+calls a function it replaces all of its language anew; ``replace_once`` leaves it at once a launch.
 """
 
 from __future__ import annotations
@@ -44,6 +45,13 @@ ARITHMETIC = [
     "fneg",
 ]
 COMPARISONS = [f"fcmp{o}{c}" for o in "OU" for c in ("LT", "GT", "LE", "GE", "EQ", "NE")]
+
+
+def install() -> None:
+    """All of what follows but what spoils kernels."""
+    correct_bfloat16()
+    watch_bounds()
+    replace_once()
 
 
 def _is_narrow(x: Any) -> bool:
@@ -164,6 +172,29 @@ def watch_bounds() -> None:
         return on_host
 
     interpreter.GridExecutor._init_args_hst = remembering
+
+
+def replace_once() -> None:
+    """Replace the language once a launch, whose end restores it.
+
+    Once a call takes half of the time of delta rules whose channels decay.
+    """
+    replace, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
+    replaced: set[int] = set()
+
+    def where_needed(function: Any) -> Any:
+        named = {id(x) for x in function.__globals__.values() if x is tl or x is tl.core}
+        if named <= replaced:
+            return interpreter._LangPatchScope()
+        replaced.update(named)
+        return replace(function)
+
+    def launched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        replaced.clear()
+        return launch(self, *args, **kwargs)
+
+    interpreter._patch_lang = where_needed
+    interpreter.GridExecutor.__call__ = launched
 
 
 def spoil_masks() -> None:

@@ -26,7 +26,7 @@ from fla_triton.kernels.pairs import no_scores, pair_scores, store_scores
 from fla_triton.kernels.spans import behind, decays, load_gates, up_to
 from fla_triton.kernels.tokens import load_tokens
 from fla_triton.kernels.tree import both_ways, pair_gradients
-from interpreter.shims import correct_bfloat16, watch_bounds
+from interpreter.shims import install
 
 Tensors = dict[str, Tensor]
 RESULTS = ("scores", "dleft", "dright", "dg", "since", "until")
@@ -182,8 +182,7 @@ def main() -> None:
     """Judge every case."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    correct_bfloat16()
-    watch_bounds()
+    install()
     for dtype, regime, block, tokens, channels, width in (
         (torch.float32, "mild", 64, 64, 16, 16),
         (torch.float32, "resets", 64, 50, 40, 32),
