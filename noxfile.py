@@ -57,6 +57,10 @@ COMPILED_AT_NIGHT = (
 )
 INTERPRETED = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250", "pvc", "bmg", "dg2")
 XPU_PYTHONS = ("3.10", "3.11", "3.12")
+# Of what session tests skips, where no Triton is installed.
+NEED_TRITON = tuple(
+    f"fla_backend_cuda/tests/test_{name}.py" for name in ("hopper", "overlapped", "plugin")
+)
 # Long enough that a worker a core pays; by file, since fixtures build wheels once a module.
 PARALLEL = ("fla_core", "conformance", "examples", "docs")
 # The suite as its users run it, on the sample plugins and on the generated one: of session suite.
@@ -222,6 +226,12 @@ def compile_kernels(session: nox.Session, *arguments: str, module: str = "compil
     session.run("python", "-m", module, *arguments, *session.posargs, env=env)
 
 
+def run_plugin_tests(session: nox.Session, folder: str) -> None:
+    """Run one backend's tests where Triton is installed; many of them need it."""
+    options = (f"--rootdir={folder}", f"--timeout={TEST_TIMEOUT_SECONDS}")
+    session.run("pytest", *options, f"{folder}/tests", env={"OMP_NUM_THREADS": "1"})
+
+
 @nox.session
 def kernels(session: nox.Session) -> None:
     """Triton kernels without a GPU: plans linted, numerics in the interpreter, code compiled.
@@ -234,11 +244,12 @@ def kernels(session: nox.Session) -> None:
     options = ("--rootdir=fla_triton", f"--timeout={TEST_TIMEOUT_SECONDS}")
     # A test is a process of its own that interprets or compiles: a worker a core, any order.
     parallel = ("-n", "auto", "--dist", "worksteal")
-    tests = ("fla_triton/tests", "fla_backend_cuda/tests/test_hopper.py")
-    session.run("pytest", *options, *parallel, *tests, env={"OMP_NUM_THREADS": "1"})
+    env = {"OMP_NUM_THREADS": "1"}
+    session.run("pytest", *options, *parallel, "fla_triton/tests", *NEED_TRITON, env=env)
+    run_plugin_tests(session, "fla_backend_rocm")
     compile_kernels(session, *COMPILED_IN_CI)
-    for module in ("delta", "decay"):
-        compile_kernels(session, "sm90", "--kernels", f"fla_backend_cuda.hopper.{module}")
+    hopper = (f"fla_backend_cuda.hopper.{module}" for module in ("delta", "decay"))
+    compile_kernels(session, "sm90", "--kernels", *hopper)
 
 
 @nox.session(default=False)
@@ -284,6 +295,7 @@ def install_intel(session: nox.Session) -> None:
 def xpu(session: nox.Session) -> None:
     """Intel's compiler for one of its GPUs, and what it makes of a contract, run on the CPU."""
     install_intel(session)
+    run_plugin_tests(session, "fla_backend_xpu")
     compile_kernels(session, "pvc")
     compile_kernels(session, "--only", "linear_attn", module="compile_only.lowered")
     compile_kernels(session, "--control", "--only", "linear_attn", module="compile_only.lowered")
