@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
@@ -166,18 +166,25 @@ def _command(function: Any) -> str:
     hints = get_type_hints(inspect.unwrap(function), include_extras=True)
     parameters = inspect.signature(function).parameters
     command = function.__name__.replace("_", "-")
-    lines, words = [], [f"fla-kernels {command}"]
+    lines, words = [], [f"fla-kernels {command} [OPTIONS]"]
     for name, parameter in parameters.items():
         kind, info = get_args(hints[name])[:2]
         if isinstance(info, ArgumentInfo):
-            words.append(name.upper())
+            words.append(_argument(name, kind, parameter.default))
         lines.append(_option(name, kind, info, parameter.default))
-    text = [f"## {command}\n", f"`{' '.join(words)} [OPTIONS]`\n"]
+    text = [f"## {command}\n", f"`{' '.join(words)}`\n"]
     text.append(inspect.cleandoc(function.__doc__ or "").replace("``", "`") + "\n")
     text.append(rows(("option", "meaning", "default"), lines))
     if output := _json_keys(inspect.cleandoc(sys.modules[function.__module__].__doc__ or "")):
         text.append(f"{output}\n")
     return "\n".join(text)
+
+
+def _argument(name: str, kind: Any, default: Any) -> str:
+    """``NAME``, ``[NAME]`` where it may be left out, with dots where it repeats."""
+    word = name.upper() if default is inspect.Parameter.empty else f"[{name.upper()}]"
+    repeats = list in (get_origin(one) for one in (kind, *get_args(kind)))
+    return f"{word}..." if repeats else word
 
 
 def _option(name: str, kind: Any, info: ArgumentInfo | OptionInfo, default: Any) -> Sequence[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import catalogue
 import generate
 import pytest
 import tables
+from typer.testing import CliRunner
 
+from fla_core.cli import app
 from fla_core.contracts import CONTRACTS
 from pages import ROOT
 
@@ -42,6 +45,21 @@ def test_a_change_to_a_page_is_noticed(
     assert name in printed
     assert generate.main([], copy) == 0
     assert page.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("command", [info.callback.__name__ for info in app.registered_commands])
+def test_the_page_of_commands_has_what_help_has(command: str) -> None:
+    command = command.replace("_", "-")
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"})
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    (section,) = (text for text in page.split("\n## ") if text.startswith(f"{command}\n"))
+    (usage,) = re.findall(r"^`(fla-kernels .*)`$", section, re.MULTILINE)
+    # Releases of typer put arguments in lower case, or in braces.
+    (helped,) = re.findall(rf"^ *Usage: .*? {command} (.*?)\s*$", done.stdout, re.MULTILINE)
+    assert usage.split()[2:] == re.sub("[{}]", "", helped).upper().split()
+    options = re.findall(r"^\| `(--[\w-]+)`", section, re.MULTILINE)
+    shown = re.findall(r"^  (--[^<\s].*?)(?: <|  |$)", done.stdout, re.MULTILINE)
+    assert options == shown
 
 
 def test_a_change_to_a_contract_is_noticed(

@@ -123,3 +123,21 @@ def fla_backend():
 def card(name: str, requires: tuple[str, ...] = (), targets: tuple[str, ...] = ("cpu",)) -> str:
     """Source of a plugin with nothing but its card."""
     return CARD.format(name=name, requires=requires, targets=targets)
+
+
+KERNELS = """
+from fla_core.contracts import CONTRACTS
+from fla_core.domain import Domain
+
+@hookimpl
+def fla_implementations():
+    yield Implementation(
+        contract="kda", revision=CONTRACTS["kda"].revision, variant="chunk",
+        forward="nowhere:forward", backward=None, domain=Domain(), arch={arch!r},
+    )
+"""
+
+
+def kernels(*arch: str) -> str:
+    """Source of an implementation of ``kda`` that declares itself and cannot be called."""
+    return KERNELS.format(arch=arch)

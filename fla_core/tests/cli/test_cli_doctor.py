@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from command_line import Finished, Site, card, leftover
+from command_line import Finished, Site, card, kernels, leftover
 
 
 def plugin(report: Any, name: str) -> Any:
@@ -97,17 +97,29 @@ def test_every_kind_of_trouble_is_a_row(crowd: Site) -> None:
     assert "FLA_PLUGINS=-fails" in broken["next"]
 
 
+def plant_ours(site: Site, name: str) -> None:
+    """A plugin under the name of a backend of this project, without its Triton."""
+    site.plant(name, card(name, ("torch", "triton>=3.4"), ("cuda",)) + kernels())
+    info = next(site.folder.glob("*.dist-info")) / "METADATA"
+    info.write_text(info.read_text().replace(f"fla-planted-{name}", f"fla-backend-{name}"))
+
+
+def test_only_what_is_missing_is_to_be_installed(site: Site) -> None:
+    plant_ours(site, "cuda")
+    (found,) = problems(site.run("doctor", "--json").json, "plugin cuda")
+    assert found["text"] == "needs triton>=3.4"
+    assert found["next"].endswith("; then pip install 'triton>=3.4'")
+
+
 def test_a_missing_toolchain(site: Site) -> None:
     """Never a stock triton for a vendor's device; a mere note where that device is not."""
-    site.plant("rocm", card("rocm", ("triton>=3.4",), ("cuda",)))
-    info = next(site.folder.glob("*.dist-info")) / "METADATA"
-    info.write_text(info.read_text().replace("fla-planted-rocm", "fla-backend-rocm"))
+    plant_ours(site, "rocm")
     done = site.run("doctor", "--json")
     (found,) = problems(done.json, "plugin rocm")
     assert found["severity"] == "note"
     assert found["next"].startswith("nothing, unless there is a device of type cuda; then install")
     assert "torch's build for AMD GPUs" in found["next"]
-    (need,) = plugin(done.json, "rocm")["requirements"]
+    _, need = plugin(done.json, "rocm")["requirements"]
     assert need == {"text": "triton>=3.4", "met": False, "problem": "not installed"}
     explained = site.run("explain", "kda", "--device", "cuda", "--json").json
     assert explained["install"] == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from command_line import Invoke, Site, card, leftover
+from command_line import Invoke, Site, card, kernels, leftover
 
 from fakes import domain, implementation, plugin
 from fla_core.dispatch.runtime import sandbox
@@ -129,13 +129,39 @@ def test_nothing_installed_for_the_device(site: Site) -> None:
     assert "slow reference" in done.out
     assert "pip install 'fla-kernels[cuda]'" in done.out
     assert "pip install 'fla-kernels[rocm]'" in done.out
-    assert len(site.run(*line, "--json").json["install"]) == 3
+    for arch, what in (("sm90", "NVIDIA"), ("gfx942", "AMD")):
+        (hint,) = site.run(*line, "--arch", arch, "--json").json["install"]
+        assert hint.endswith(f"# {what}")
+
+
+@pytest.mark.parametrize(
+    ("words", "install"),
+    [
+        ((), ["pip install 'no-such-triton'  # for cuda"]),
+        (("--arch", "sm90"), ["pip install 'no-such-triton'  # for cuda"]),
+        (("--arch", "gfx942"), ["pip install 'fla-kernels[rocm]'  # AMD"]),
+        (("--arch", "sm70"), []),
+        (("--backend", "other"), []),
+        (("--backend", "reference"), []),
+        (("--backend", "auto,-cuda"), ["pip install 'fla-kernels[rocm]'  # AMD"]),
+        (("--backend", "auto,-cuda,-rocm"), []),
+        (("--backend", "cuda"), ["pip install 'no-such-triton'  # for cuda"]),
+    ],
+)
+def test_what_to_install_is_what_would_be_asked(
+    site: Site, words: tuple[str, ...], install: list[str]
+) -> None:
+    site.stub_torch()
+    site.plant("cuda", card("cuda", ("no-such-triton",), ("cuda",)) + kernels("sm8*", "sm90"))
+    site.plant("other", card("other", (), ("cpu",)))
+    done = site.run("explain", "kda", "--device", "cuda", *words, "--json")
+    assert done.json["install"] == install
 
 
 @pytest.mark.parametrize("package", ["foreign", "triton"])
 def test_a_leftover_without_metadata_provides_nothing(site: Site, package: str) -> None:
     leftover(site.folder, package)
-    site.plant("needs", card("needs", ("triton>=3.4",), ("cuda",)))
+    site.plant("needs", card("needs", ("triton>=3.4",), ("cuda",)) + kernels())
     site.stub_torch()
     done = site.run("explain", "kda", "--device", "cuda", "--json")
     assert done.code == 0, done.err

@@ -141,6 +141,7 @@ def test_nothing_right_is_nothing_written(planted: Site) -> None:
     ("line", "text"),
     [
         ("tune gla --plugin acme", "a plugin with tiles to tune on cpu: none"),
+        ("tune gla", "a device that plugins have tiles to tune for: none"),
         ("tune glu", "close      gla"),
         ("tune gla --budget 0", "a positive number of seconds"),
         ("tune gla --device tpu", "a device of this machine"),
@@ -151,6 +152,16 @@ def test_bad_questions(invoke: Invoke, line: str, text: str) -> None:
     result = invoke(*line.split(), *device)
     assert result.exit_code == 2
     assert text in result.stderr
+
+
+@pytest.mark.parametrize("words", [(), ("--plugin", "acme")])
+def test_a_device_without_tiles_is_what_is_wrong(site: Site, words: tuple[str, ...]) -> None:
+    site.plant("acme", PLUGIN.replace('("cpu",), "torch", priority=1', '("npu",), "torch"', 1))
+    done = site.run("tune", "gla", "--device", "cpu", *words, "--json")
+    assert done.code == 2
+    said = done.json["error"]["message"]
+    assert said.startswith("tune: argument 'device'"), said
+    assert "a device that acme has tiles to tune for: npu" in said
 
 
 def test_other_sizes_are_named(planted: Site) -> None:

@@ -1,15 +1,23 @@
-"""What to install for a device or for a backend, in words that can be pasted."""
+"""What to install for a call or for a backend, in words that can be pasted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fla_core.dispatch.decision import Decision
+    from fla_core.plugins.record import PluginRecord
 
 EXTRAS = {
-    "cuda": (("cuda", "NVIDIA"), ("rocm", "AMD"), ("tilelang", "TileLang kernels")),
-    "xpu": (("xpu", "Intel"),),
-    "npu": (("ascend", "Ascend"),),
+    "cuda": (("cuda", "NVIDIA", "sm*"), ("rocm", "AMD", "gfx*")),
+    "xpu": (("xpu", "Intel", "*"),),
 }
-"""Extras of the metapackage by device type, as torch names it; AMD devices are ``cuda`` too."""
+"""Extras of the metapackage that bring kernels, whose chips they are for and how those are called.
+
+By device type, as torch names it; AMD devices are ``cuda`` too.
+"""
 
 # A stock triton beside a vendor's torch overwrites the vendor's own, so it is not the advice here.
 VENDOR_TORCH = {"rocm": "AMD", "xpu": "Intel"}
@@ -17,32 +25,56 @@ VENDOR_TORCH = {"rocm": "AMD", "xpu": "Intel"}
 
 def toolchain(plugin: str, distribution: str, missing: Sequence[str]) -> str:
     """How to meet the requirements of a backend that are not met."""
-    if distribution == f"fla-backend-{plugin}":
-        if vendor := VENDOR_TORCH.get(plugin):
-            return f"install torch's build for {vendor} GPUs, which brings its own triton"
-        return f"pip install 'fla-kernels[{plugin}]'"
+    if distribution == f"fla-backend-{plugin}" and (vendor := VENDOR_TORCH.get(plugin)):
+        return f"install torch's build for {vendor} GPUs, which brings its own triton"
     return f"pip install {' '.join(map(repr, missing))}"
 
 
-def for_device(device_type: str) -> list[str]:
-    """What would bring a backend for a device type; empty when an installed one can serve it.
+def for_call(decision: Decision, arch: str) -> list[str]:
+    """What would bring a backend for a call; empty when an installed one can serve its device.
 
-    One that is broken is no reason to install another; ``doctor`` says what to do about it.
+    Only backends that the policy lets in count: another would not be asked. One that is broken is
+    no reason to install another; ``doctor`` says what to do about it.
+
+    Args:
+        decision: the one for the call.
+        arch: architecture that was supposed, ``""`` for that of the device or for any.
     """
-    from fla_core.dispatch.runtime import backends
+    from fla_core.dispatch.governing import ordered_plugins
+    from fla_core.dispatch.policy import AUTOMATIC, parse
+    from fla_core.dispatch.runtime import RUNTIME, backends
     from fla_core.plugins.requirements import unmet
 
+    operator = decision.contract, decision.operator
+    rule = parse(decision.policy).rule_for(*operator) or AUTOMATIC
+    device, arch = decision.view.device, arch or decision.view.arch
+    installed = {record.name for record in backends()}
     hints = []
-    for record in backends():
-        card = record.backend
-        if record.built_in or card is None or not record.serves(device_type):
+    for record, _ in ordered_plugins(RUNTIME.registry, rule):
+        kept_out = record.rule or record.name in rule.excluded
+        if record.built_in or kept_out or not _serves(record, device, arch):
             continue
-        missing = [text for text in card.requires if unmet((text,))]
+        requires = record.backend.requires if record.backend else ()
+        missing = [text for text in requires if unmet((text,))]
         if not missing:
             return []
         step = toolchain(record.name, record.origin.distribution, missing)
         hints.append(f"{step}  # for {record.name}")
-    return hints or [
+    if hints or not rule.open:
+        return hints
+    return [
         f"pip install 'fla-kernels[{extra}]'  # {what}"
-        for extra, what in EXTRAS.get(device_type, ())
+        for extra, what, chips in EXTRAS.get(device, ())
+        if extra not in installed | rule.excluded and (not arch or fnmatchcase(arch, chips))
     ]
+
+
+def _serves(record: PluginRecord, device: str, arch: str) -> bool:
+    """Whether a plugin is for a device and has kernels for an architecture, ``""`` for any."""
+    return record.serves(device) and (
+        record.failure is not None
+        or any(
+            not arch or not one.arch or any(fnmatchcase(arch, pattern) for pattern in one.arch)
+            for one in record.implementations
+        )
+    )

@@ -45,8 +45,12 @@ def bench(
     direction: Annotated[
         list[str] | None, typer.Option(help="fwd or both (with backward); repeats; all.")
     ] = None,
-    decode: Annotated[bool, typer.Option(help="One-token steps of B sequences too.")] = False,
-    first: Annotated[bool, typer.Option(help="First calls too, nothing compiled; slow.")] = False,
+    decode: Annotated[
+        bool, typer.Option("--decode", help="One-token steps of B sequences too.")
+    ] = False,
+    first: Annotated[
+        bool, typer.Option("--first", help="First calls too, nothing compiled; slow.")
+    ] = False,
     dtype: Annotated[str, typer.Option(help="Of q, k and v: bf16, fp16, fp32.")] = "",
     device: Annotated[str, typer.Option(help="Where; the accelerator if there is one.")] = "",
     backend: Annotated[str | None, typer.Option(help="Policy of ours, as in FLA_BACKEND.")] = None,

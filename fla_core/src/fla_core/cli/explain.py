@@ -2,8 +2,9 @@
 
 JSON: the keys of :meth:`fla_core.dispatch.decision.Decision.to_json` (``operator``, ``contract``,
 ``device``, ``axes``, ``features``, ``gradients``, ``policy``, ``chosen``, ``plan``, ``considered``,
-``not_asked``), ``install``, a list of commands that would bring a backend for the device; it is
-empty when an installed plugin can serve that device, and ``note``, that the device is not here.
+``not_asked``), ``install``, a list of commands that would bring a backend that the policy lets in
+for the device and architecture; it is empty when an installed plugin can serve them, and ``note``,
+that the device is not here.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def explain(
     device: Annotated[str, typer.Option(help="cuda, cuda:1, cpu, ...; also one not here.")] = "",
     arch: Annotated[str, typer.Option(help="Architecture to suppose, such as sm90.")] = "",
     feature: Annotated[list[str] | None, typer.Option(help="l2norm, varlen, ...; repeats.")] = None,
-    grad: Annotated[bool, typer.Option(help="Gradients of all inputs are wanted.")] = False,
+    grad: Annotated[
+        bool, typer.Option("--grad", help="Gradients of all inputs are wanted.")
+    ] = False,
     backend: Annotated[str | None, typer.Option(help="Policy, as in FLA_BACKEND.")] = None,
     as_json: _view.Json = False,
 ) -> None:
@@ -42,7 +45,7 @@ def explain(
     Nothing is computed, and the device need not be here. Exit code 1 when nobody would serve the
     call.
     """
-    from fla_core.cli._hints import for_device
+    from fla_core.cli._hints import for_call
     from fla_core.dispatch.explain import device_note
     from fla_core.dispatch.explain import explain as decide
 
@@ -58,7 +61,7 @@ def explain(
             backend=backend,
             **{axis: size for axis, size in sizes.items() if size is not None},
         )
-        install = for_device(decision.view.device)
+        install = for_call(decision, arch)
         note = "" if arch else device_note(device)
     if as_json:
         _view.emit({**decision.to_json(), "install": install, "note": note})

@@ -13,13 +13,12 @@ from typing import Annotated
 import typer
 
 from fla_core.cli import _view
-from fla_core.cli._hints import EXTRAS
 from fla_core.errors import FlaError, layout
 
 LONGEST_NAME = 32
 _WORDS = "lower-case letters, digits and single '_', beginning with a letter"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_OUR_BACKENDS = frozenset(extra for rows in EXTRAS.values() for extra, _ in rows)
+_OUR_BACKENDS = frozenset(("ascend", "cuda", "rocm", "tilelang", "xpu"))
 
 FILES = (
     ("pyproject.toml", "pyproject.toml", "the distribution and its entry point"),

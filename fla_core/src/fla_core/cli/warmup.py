@@ -19,7 +19,7 @@ def warmup(
     shape: Annotated[list[str], typer.Option(help="B,T,H,K,V or B,T,H,HV,K,V; repeats.")],
     dtype: Annotated[str, typer.Option(help="Of q, k and v: bf16, fp16, fp32.")] = "bf16",
     device: Annotated[str, typer.Option(help="Where; the accelerator if there is one.")] = "",
-    grad: Annotated[bool, typer.Option(help="Backward too.")] = False,
+    grad: Annotated[bool, typer.Option("--grad", help="Backward too.")] = False,
     feature: Annotated[list[str] | None, typer.Option(help="l2norm, varlen, ...; repeats.")] = None,
     backend: Annotated[str | None, typer.Option(help="Policy, as in FLA_BACKEND.")] = None,
     as_json: _view.Json = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -19,21 +20,31 @@ def tunable(device: torch.device) -> list[PluginRecord]:
 
 
 def find_tuner(plugin: str, device: torch.device) -> Tuner:
-    """The tuner of a plugin.
+    """The tuner of a plugin; ``""`` where none was named and none was found.
 
     Raises:
-        ContractError: there is no such plugin, or it has none.
+        ContractError: there is no such plugin, or it has none, or none for this device.
         PluginLoadError: the plugin is broken or unavailable.
     """
+    if not plugin:
+        raise _wrong_device(device, [record for record in backends() if _target(record)])
     record = next((record for record in backends() if record.name == plugin), None)
     if record is not None and (record.failure or record.unavailable or record.rule):
         raise PluginLoadError(record)
-    target = "" if record is None else _target(record)
-    if not target:
+    if record is None or not _target(record):
         names = ", ".join(one.name for one in tunable(device)) or "none"
         expected = f"a plugin with tiles to tune on {device.type}: {names}"
         raise ContractError("tune", "plugin", expected, repr(plugin))
-    return cast(Tuner, resolve(target)(str(device)))
+    if not record.serves(device.type):
+        raise _wrong_device(device, [record])
+    return cast(Tuner, resolve(_target(record))(str(device)))
+
+
+def _wrong_device(device: torch.device, plugins: Sequence[PluginRecord]) -> ContractError:
+    kinds = dict.fromkeys(kind for one in plugins if one.backend for kind in one.backend.targets)
+    tiles = f"{plugins[0].name} has" if len(plugins) == 1 else "plugins have"
+    expected = f"a device that {tiles} tiles to tune for: {', '.join(kinds) or 'none'}"
+    return ContractError("tune", "device", expected, str(device))
 
 
 def _target(record: PluginRecord) -> str:
