@@ -17,7 +17,9 @@ from typing import Any
 import jsonschema
 from tables import ROOT, Incomplete, records, rows
 
+from fla_conformance.levels import TOLERATED
 from fla_conformance.report import Report, ReportError
+from fla_conformance.result import Outcome
 from fla_core.contracts import CONTRACTS
 
 PROOFS = ROOT / "docs" / "proofs"
@@ -159,7 +161,7 @@ def reports(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
             if error := jsonschema.exceptions.best_match(_PROOFS.iter_errors(document)):
                 raise Incomplete(f"{path.name}: {error.json_path}: {error.message[:300]}")
         elif schema == "fla-conformance-report/1":
-            _check_summary(path, document)
+            _check_report(path, document)
         else:
             raise Incomplete(f"{path.name} is neither a fla-proof/1 nor a conformance report")
         yield path, document
@@ -168,12 +170,23 @@ def reports(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
 _PROOFS = jsonschema.Draft202012Validator(PROOF)
 
 
-def _check_summary(path: Path, document: Mapping[str, Any]) -> None:
-    """Levels are computed from cases; a line of the summary that nobody computed is refused."""
+_COMPUTED = {
+    Outcome.PASS,
+    Outcome.XPASS,
+    *(one for one in Outcome if one.value.startswith("fail.")),
+}
+"""How a case ends of which the device has computed something."""
+
+
+def _check_report(path: Path, document: Mapping[str, Any]) -> None:
+    """A run that computed nothing is no evidence, nor are levels that its cases do not give."""
     try:
-        standings = Report.read(path).standings
+        report = Report.read(path)
     except ReportError as error:
         raise Incomplete(str(error)) from error
+    if not any(row.case and row.outcome in _COMPUTED for row in report.results):
+        raise Incomplete(f"{path.name}: none of its cases ran, so that it is evidence of nothing")
+    standings = report.standings
     names = ("implementation", "contract", "dtype", "arch", "level")
     reached = {tuple(getattr(one, name) for name in names) for one in standings}
     for one in document["summary"]:
@@ -233,7 +246,9 @@ def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
         versions = {n: v for n, v in document["dists"].items() if n in ("torch", toolchain)}
         where = f"{host['name']} ({host['arch']})"
         date = document["started"].partition("T")[0]
-        return name, f"{plugin['name']}: {RUN}", where, _listed(versions), date, *[""] * 6
+        wrong = sum(Outcome(case["outcome"]) not in TOLERATED for case in document["cases"])
+        what = f"{plugin['name']}: {RUN}" + (f", {wrong} faults" if wrong else "")
+        return name, what, where, _listed(versions), date, *[""] * 6
     made = document["implementations"]
     functions = [worst for one in made for worst in one.get("functions", {}).values()]
     most = [str(max(one[key] for one in functions)) if functions else "" for key in RESOURCES]

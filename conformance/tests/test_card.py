@@ -57,6 +57,17 @@ def test_a_plugin_that_cannot_be_imported_lightly(
     assert words in detail
 
 
+def test_a_missing_toolchain_is_named_with_what_to_install(site: Site) -> None:
+    lacking = 'requires=("no-such-toolchain>=3", "nor-this"), description='
+    site.plant("bare", plugin=PLUGIN.replace("description=", lacking))
+    name, _, detail = last(site, "bare")
+    assert name == "plugin/card"
+    assert detail == (
+        "needs no-such-toolchain>=3, which is not installed:"
+        " pip install 'no-such-toolchain>=3' 'nor-this'"
+    )
+
+
 SPOILS = """
     import os, random, torch
     os.environ["MINE"] = "1"

@@ -94,6 +94,9 @@ def test_run_of_what_failed_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None
         (("run", "reference", "--op", ONE, "--device", "cuda:99"), "--device cuda:99: torch has"),
         (("run", "reference", "--case", "absent.json"), "absent.json holds no case"),
         (("report", "absent.json"), "absent.json is not a fla-conformance-report/1"),
+        (("badge", "absent.json"), "fla-conformance-report/1: there is no such file"),
+        (("badge", "absent.jsonl"), "fla-conformance-report/1: there is no such file"),
+        (("draft", "absent.jsonl"), "fla-conformance-report/1: there is no such file"),
         (("promote", "x.json"), "either --plugin NAME or --to FOLDER"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,35 @@ def test_reports_of_several_implementations_count_together(folder: Path) -> None
 def test_a_run_that_reached_no_level_does_not_count(folder: Path) -> None:
     put(folder, one=conformance(""), two=conformance("L0", "float16"))
     assert cell(folder, "rocm", "gfx942") == "declared"
+
+
+def test_faults_of_a_run_are_counted(folder: Path) -> None:
+    put(folder, one=conformance(""))
+    assert "| rocm: run on hardware, 1 faults | MI300X (gfx942) |" in support.evidence(folder)
+
+
+@pytest.mark.parametrize("ended", ["not_executed", "refused.declared", "crash", "timeout"])
+@pytest.mark.parametrize("table", [support.matrix, support.evidence, support.worst])
+def test_a_run_that_computed_nothing_is_refused(
+    folder: Path, table: Callable[[Path], str], ended: str
+) -> None:
+    nothing = conformance("L0")
+    row = nothing["cases"][0]
+    row |= {"outcome": ended, "detail": "it did not run"}
+    card = {
+        **row,
+        "id": "plugin/card",
+        "outcome": "pass",
+        "case": {},
+        "contract": "",
+        "law": "card",
+    }
+    put(folder, one=nothing | {"cases": [card, row], "summary": []})
+    with pytest.raises(tables.Incomplete, match=r"one\.json: none of its cases ran"):
+        table(folder)
+    put(folder, one=nothing | {"cases": [], "summary": []})
+    with pytest.raises(tables.Incomplete, match=r"one\.json: none of its cases ran"):
+        table(folder)
 
 
 def test_code_for_no_chip_in_particular_stands_beside_what_was_compiled(folder: Path) -> None:

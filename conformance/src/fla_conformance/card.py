@@ -23,6 +23,7 @@ from fla_core.contract import Contract
 from fla_core.plugins.api import Implementation
 from fla_core.plugins.load import resolve
 from fla_core.plugins.record import PluginRecord
+from fla_core.plugins.requirements import remedy
 from fla_core.testing import TOOLCHAINS
 
 CLAIMS = frozenset({"deterministic", "graph_capture", "batch_invariant"})
@@ -52,11 +53,13 @@ class Subject:
     target: str
     built_in: bool
     device: str
+    distribution: str = ""
 
     @classmethod
     def of(cls, record: PluginRecord, device: str) -> Subject:
         """The subject that is this plugin on a device."""
-        return cls(record.name, record.target, record.built_in, device)
+        origin = record.origin
+        return cls(record.name, record.target, record.built_in, device, origin.distribution)
 
 
 def plugin_results(record: PluginRecord, device: str) -> Iterator[Result]:
@@ -126,7 +129,9 @@ def _callable_problem(target: Any) -> str:
 
 def _card(look: Look, subject: Subject) -> str:
     found = look("load")
-    return str(found.get("problem", ""))
+    problem = str(found.get("problem", ""))
+    step = remedy(subject.distribution, found.get("requires", ())) if problem else ""
+    return f"{problem}: {step}" if step else problem
 
 
 def _discovery(look: Look, subject: Subject) -> str:

@@ -38,8 +38,13 @@ def main(arguments: list[str]) -> None:
 
 def _load(record: PluginRecord, device: str) -> dict[str, Any]:
     load(record)
-    served = record.backend.targets if record.backend else ()
-    return {"problem": _problem(record), "modules": sorted(sys.modules), "targets": served}
+    card = record.backend
+    return {
+        "problem": _problem(record),
+        "modules": sorted(sys.modules),
+        "targets": card.targets if card else (),
+        "requires": card.requires if card else (),
+    }
 
 
 def _probe(record: PluginRecord, device: str) -> dict[str, Any]:

@@ -19,6 +19,8 @@ def read(path: Path) -> Report:
         ReportError: it is neither.
         ResumeError: it is a stream of JSON lines, and not readable.
     """
+    if not path.is_file():
+        raise ReportError(str(path), "there is no such file")
     if path.suffix != ".jsonl":
         return Report.read(path)
     past = Past(path)

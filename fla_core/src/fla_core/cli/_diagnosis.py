@@ -7,13 +7,12 @@ import platform
 from typing import Any
 
 from fla_core.cli._child import Inspection, inspect_plugins
-from fla_core.cli._hints import toolchain
 from fla_core.cli._settings import other_variables, settings_report
 from fla_core.plugins.detect import providers
 from fla_core.plugins.discover import discover
 from fla_core.plugins.installed import unreadable, version_of
 from fla_core.plugins.record import PluginRecord
-from fla_core.plugins.requirements import unmet
+from fla_core.plugins.requirements import remedy, unmet
 
 Row = dict[str, Any]
 
@@ -110,13 +109,13 @@ def _metadata_problems() -> list[Row]:
 
 def _state_problems(plugin: Row, present: set[str]) -> list[Row]:
     """Why a plugin cannot serve; a mere note when torch sees no device that it is for."""
-    name, subject = plugin["name"], f"plugin {plugin['name']}"
+    subject = f"plugin {plugin['name']}"
     targets = (plugin["backend"] or {}).get("targets", ())
     severity = "warning" if present.intersection(targets) else "note"
     if plugin["state"] == "broken":
         return [problem("error", subject, plugin["detail"], _repair(plugin))]
     if missing := [need["text"] for need in plugin["requirements"] if not need["met"]]:
-        step = toolchain(name, plugin["origin"]["distribution"], missing)
+        step = remedy(plugin["origin"]["distribution"], missing)
         text = f"needs {', '.join(missing)}"
     elif plugin["state"] == "unavailable":
         step, text = "fla-kernels explain OP shows what runs instead", plugin["detail"]

@@ -1,8 +1,7 @@
-"""What to install for a call or for a backend, in words that can be pasted."""
+"""What to install for a call, in words that can be pasted."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -19,16 +18,6 @@ EXTRAS = {
 By device type, as torch names it; AMD devices are ``cuda`` too.
 """
 
-# A stock triton beside a vendor's torch overwrites the vendor's own, so it is not the advice here.
-VENDOR_TORCH = {"rocm": "AMD", "xpu": "Intel"}
-
-
-def toolchain(plugin: str, distribution: str, missing: Sequence[str]) -> str:
-    """How to meet the requirements of a backend that are not met."""
-    if distribution == f"fla-backend-{plugin}" and (vendor := VENDOR_TORCH.get(plugin)):
-        return f"install torch's build for {vendor} GPUs, which brings its own triton"
-    return f"pip install {' '.join(map(repr, missing))}"
-
 
 def for_call(decision: Decision, arch: str) -> list[str]:
     """What would bring a backend for a call; empty when an installed one can serve its device.
@@ -43,7 +32,7 @@ def for_call(decision: Decision, arch: str) -> list[str]:
     from fla_core.dispatch.governing import ordered_plugins
     from fla_core.dispatch.policy import AUTOMATIC, parse
     from fla_core.dispatch.runtime import RUNTIME, backends
-    from fla_core.plugins.requirements import unmet
+    from fla_core.plugins.requirements import remedy
 
     operator = decision.contract, decision.operator
     rule = parse(decision.policy).rule_for(*operator) or AUTOMATIC
@@ -55,10 +44,9 @@ def for_call(decision: Decision, arch: str) -> list[str]:
         if record.built_in or kept_out or not _serves(record, device, arch):
             continue
         requires = record.backend.requires if record.backend else ()
-        missing = [text for text in requires if unmet((text,))]
-        if not missing:
+        step = remedy(record.origin.distribution, requires)
+        if not step:
             return []
-        step = toolchain(record.name, record.origin.distribution, missing)
         hints.append(f"{step}  # for {record.name}")
     if hints or not rule.open:
         return hints

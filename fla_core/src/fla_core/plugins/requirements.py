@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
@@ -43,6 +43,18 @@ def unmet(requirements: tuple[str, ...]) -> str:
         if not _contains(requirement, version):
             return f"needs {text}, found {version}"
     return ""
+
+
+# A stock triton beside a vendor's torch overwrites the vendor's own, so it is not the advice here.
+_VENDOR_TORCH = {"fla-backend-rocm": "AMD", "fla-backend-xpu": "Intel"}
+
+
+def remedy(distribution: str, requirements: Sequence[str]) -> str:
+    """How to meet those requirements of a plugin that are not met; ``""`` when all are."""
+    missing = [text for text in requirements if unmet((text,))]
+    if missing and (vendor := _VENDOR_TORCH.get(distribution)):
+        return f"install torch's build for {vendor} GPUs, which brings its own triton"
+    return f"pip install {' '.join(map(repr, missing))}" if missing else ""
 
 
 def matches(text: str, versions: Mapping[str, str]) -> bool:
