@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,6 +133,12 @@ def test_chips_that_nobody_knows_are_refused_by_name() -> None:
     assert (run.returncode, run.stdout) == (2, "")
     assert "sm91" in run.stderr.splitlines()[-1]
     assert "gfx1250" in run.stderr.splitlines()[-1]
+
+
+def test_processes_do_not_write_one_report(tmp_path: Path) -> None:
+    run = compile_only("sm90", "--only", "*a", "*[!a]", "--report", str(tmp_path))
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.endswith("--report: expected one pattern of contracts, got *a *[!a]\n")
 
 
 def test_intels_chips_need_intels_compiler() -> None:

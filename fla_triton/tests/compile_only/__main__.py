@@ -2,14 +2,14 @@
 
 Prints a line a case as it goes, then one a kernel function and every fault; exits with status 1 if
 there is a fault. Each chip has a process of its own, since kernels remember the compiler they met
-first; so has each module of a chip's own kernels.
+first; so has each module of a chip's own kernels, and each pattern of contracts.
 
     --thorough           every dtype, feature and size; otherwise those of most models. Minutes a
                          contract, and up to half an hour a chip of one processor
     --report FOLDER      write what was compiled, for the table of supported hardware, after each
                          contract; what a file of the same toolchain says of others stays
     --control NAME ..    compile kernels that must be found faulty instead
-    --only TEXT          contracts of these names, a pattern
+    --only PATTERN ..    contracts of these names
     --kernels MODULE ..  a chip's own kernels, its ``FAMILIES``, in place of the portable ones
 """
 
@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -66,14 +67,16 @@ def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compil
     return Outcome(subject.row, tuple(todo), tuple(made[first:]), tuple(wrong))
 
 
-def each(archs: Sequence[str], modules: Sequence[str]) -> int:
-    """A process for each chip and module, as many at once as there are processors."""
-    named = {*archs, *modules, "--kernels"}
+def each(archs: Sequence[str], modules: Sequence[str], patterns: Sequence[str]) -> int:
+    """A process for each chip, module and pattern, as many at once as there are processors."""
+    named = {*archs, *modules, *patterns, "--kernels", "--only"}
     others = [word for word in sys.argv[1:] if word not in named]
 
-    def compiled_for(arch: str, *own: str) -> int:
+    def compiled_for(job: tuple[str, str, str]) -> int:
         """Pass on the lines of cases as they come, and what follows them in one piece."""
-        command = [sys.executable, "-m", "compile_only", arch, *others, *own]
+        arch, module, pattern = job
+        own = ("--kernels", module) if module else ()
+        command = [sys.executable, "-m", "compile_only", arch, *others, "--only", pattern, *own]
         with tempfile.TemporaryFile("w+") as said:
             with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as child:
                 assert child.stdout is not None
@@ -88,10 +91,8 @@ def each(archs: Sequence[str], modules: Sequence[str]) -> int:
             print(rest + (said.read()[-2000:] if child.returncode else ""), flush=True)
         return child.returncode
 
-    own = [("--kernels", module) for module in modules] or [()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [pool.submit(compiled_for, arch, *words) for arch in archs for words in own]
-        return int(any(job.result() for job in jobs))
+        return int(any(list(pool.map(compiled_for, product(archs, modules or [""], patterns)))))
 
 
 def main() -> int:
@@ -101,13 +102,15 @@ def main() -> int:
     parser.add_argument("--thorough", action="store_true")
     parser.add_argument("--report", type=Path)
     parser.add_argument("--control", nargs="+", default=(), choices=CONTROLS)
-    parser.add_argument("--only", default="*")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN")
     parser.add_argument("--kernels", nargs="+", default=(), metavar="MODULE")
     options = parser.parse_args()
     if options.report is not None and not options.report.is_dir():
         parser.error(f"--report: expected a folder that exists, got {options.report}")
-    if len(options.archs) > 1 or len(options.kernels) > 1:
-        return each(options.archs, options.kernels)
+    if options.report is not None and len(options.only) > 1:
+        parser.error(f"--report: expected one pattern of contracts, got {' '.join(options.only)}")
+    if max(map(len, (options.archs, options.kernels, options.only))) > 1:
+        return each(options.archs, options.kernels, options.only)
     torch.set_num_threads(1)
     chip = target(options.archs[0])
     begin = time.perf_counter()
@@ -116,7 +119,7 @@ def main() -> int:
     else:
         own = import_module(options.kernels[0]).FAMILIES if options.kernels else None
         every = [*subjects(own), *normalised(own or {})]
-        chosen = [one for one in every if fnmatchcase(one.row.contract, options.only)]
+        chosen = [one for one in every if fnmatchcase(one.row.contract, options.only[0])]
         for one in list(chosen):
             if why := refusal(one, chip):
                 chosen.remove(one)
