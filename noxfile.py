@@ -59,10 +59,8 @@ INTERPRETED = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250", "p
 # All contracts, in patterns of which either takes Intel's compiler as long.
 HALVES = ("*a", "*[!a]")
 XPU_PYTHONS = ("3.10", "3.11", "3.12")
-# Of what session tests skips, where no Triton is installed.
-NEED_TRITON = tuple(
-    f"fla_backend_cuda/tests/test_{name}.py" for name in ("hopper", "overlapped", "plugin")
-)
+# Takes most of its distribution's time, and no Triton.
+NO_TRITON = "fla_backend_cuda/tests/test_timed_calls.py"
 # Long enough that a worker a core pays; by file, since fixtures build wheels once a module.
 PARALLEL = ("fla_core", "conformance", "examples", "docs")
 # The suite as its users run it, on the sample plugins and on the generated one: of session suite.
@@ -229,8 +227,8 @@ def compile_kernels(session: nox.Session, *arguments: str, module: str = "compil
 
 
 def run_plugin_tests(session: nox.Session, folder: str) -> None:
-    """Run one backend's tests where Triton is installed; many of them need it."""
-    options = (f"--rootdir={folder}", f"--timeout={TEST_TIMEOUT_SECONDS}")
+    """Run one backend's tests where Triton is installed: session tests skips what needs it."""
+    options = (f"--rootdir={folder}", f"--timeout={TEST_TIMEOUT_SECONDS}", f"--ignore={NO_TRITON}")
     session.run("pytest", *options, f"{folder}/tests", env={"OMP_NUM_THREADS": "1"})
 
 
@@ -246,9 +244,9 @@ def kernels(session: nox.Session) -> None:
     options = ("--rootdir=fla_triton", f"--timeout={TEST_TIMEOUT_SECONDS}")
     # A test is a process of its own that interprets or compiles: a worker a core, any order.
     parallel = ("-n", "auto", "--dist", "worksteal")
-    env = {"OMP_NUM_THREADS": "1"}
-    session.run("pytest", *options, *parallel, "fla_triton/tests", *NEED_TRITON, env=env)
-    run_plugin_tests(session, "fla_backend_rocm")
+    session.run("pytest", *options, *parallel, "fla_triton/tests", env={"OMP_NUM_THREADS": "1"})
+    for folder in backends:
+        run_plugin_tests(session, folder)
     compile_kernels(session, *COMPILED_IN_CI)
     hopper = (f"fla_backend_cuda.hopper.{module}" for module in ("delta", "decay"))
     compile_kernels(session, "sm90", "--kernels", *hopper)
