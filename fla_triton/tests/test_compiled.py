@@ -124,6 +124,30 @@ def test_registers_are_those_of_lanes_and_of_multiprocessors(
         assert part in fault
 
 
+@pytest.mark.parametrize(
+    ("kernel", "arch", "keys", "stack", "allowed"),
+    [
+        ("chunk_gradients", "gfx942", 128, 1056, True),
+        ("chunk_gradients", "gfx942", 128, 1152, False),
+        ("chunk_gradients", "gfx942", 256, 1320, True),
+        ("chunk_outputs", "gfx942", 256, 252, True),
+        ("chunk_outputs", "gfx942", 128, 8, False),
+        ("chunk_states", "gfx1100", 128, 8, False),
+        ("delta_errors", "sm90", 256, 4752, True),
+        ("delta_errors", "sm90", 128, 4752, False),
+    ],
+)
+def test_float32_spills_what_was_seen_and_no_more(
+    fine: Any, kernel: str, arch: str, keys: int, stack: int, allowed: bool
+) -> None:
+    from compile_only.budget import faults
+    from compile_only.targets import target
+
+    takes, sizes = replace(fine.resources, stack=stack), {"K": keys, "V": 128}
+    spilling = replace(fine, kernel=kernel, dtype="fp32", constants=sizes, resources=takes)
+    assert bool(list(faults(spilling, target(arch)))) != allowed
+
+
 def test_chips_that_nobody_knows_are_refused_by_name() -> None:
     from compile_only.targets import target
 

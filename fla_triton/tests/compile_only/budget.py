@@ -23,10 +23,17 @@ def without_matrix_units(arch: str) -> bool:
 def allowed_stack(kernel: str, dtype: str, arch: str, constants: dict[str, object]) -> int:
     """Bytes a thread that a kernel may spill: those of the first entry that fits, else none.
 
-    An entry names ``kernel``, ``arch`` and ``dtype`` as patterns, ``bytes``, ``why``, and, where it
-    holds for some sizes alone, ``constants`` and the smallest value of each.
+    An entry of ``spills`` names ``kernel``, ``arch`` and ``dtype`` as patterns, ``bytes``, ``why``,
+    and, where it holds for some sizes alone, ``constants`` and the smallest value of each. Those of
+    ``float32`` come first and are what was seen, up to the next 64 bytes: ``bytes`` of each kernel,
+    on chips of a pattern and from ``K`` channels on.
     """
-    for entry in json.loads(FILE.read_text(encoding="utf-8"))["spills"]:
+    data = json.loads(FILE.read_text(encoding="utf-8"))
+    for entry in data["float32"] if dtype == "fp32" else ():
+        wide = constants.get("K", 0) >= entry["K"]
+        if wide and fnmatchcase(arch, entry["arch"]) and kernel in entry["bytes"]:
+            return int(entry["bytes"][kernel])
+    for entry in data["spills"]:
         if (
             fnmatchcase(kernel, entry["kernel"])
             and fnmatchcase(arch, entry["arch"])
