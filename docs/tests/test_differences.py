@@ -280,9 +280,12 @@ def test_float64() -> None:
 @row("16-bit initial states")
 def test_narrow_states_are_widened() -> None:
     half = torch.randn(1, 2, 8, 8).bfloat16()
+    decay, beta, write = gate(2, 8), torch.rand(1, 12, 2), torch.rand(1, 12, 2, 8)
     for call in (
         lambda **k: ops.chunk_gla(*qkv(), torch.zeros(1, 12, 2, 8), output_final_state=True, **k),
         lambda **k: ops.chunk_retention(*qkv(), output_final_state=True, **k),
+        lambda **k: ops.chunk_kda(*qkv(), decay, beta, output_final_state=True, **k),
+        lambda **k: ops.chunk_gdn2(*qkv(), decay, decay.exp(), write, output_final_state=True, **k),
     ):
         narrow, wide = call(initial_state=half), call(initial_state=half.float())
         assert narrow[1].dtype == torch.float32

@@ -123,6 +123,16 @@ def test_refused_everywhere_is_not_a_pass(invoke: Invoke) -> None:
     assert "no implementation of kda" in data["checks"][0]["text"]
 
 
+def test_the_command_to_go_on_with_can_be_pasted(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = invoke("selfcheck", "--op", "kda", "--backend", "right").stdout.splitlines()
+    commands = [line for line in lines if "fla-kernels explain" in line]
+    assert commands
+    assert all(line.endswith("--backend right") for line in commands)
+
+
 def test_what_ran_must_be_what_was_planned() -> None:
     planned = "acme:gla#chunk"
     check = Check("chunk_gla", "dense", planned=planned, gradients=True, errors={"o": 0.5}, bound=4)

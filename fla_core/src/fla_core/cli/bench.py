@@ -170,7 +170,7 @@ def _show(found: Sequence[Row], stored: Sequence[Stored], host: str) -> None:
         if row.text:
             to.print()
             to.print(_view.styled(row.status), f"{row.provider} {row.title} {row.direction}")
-            to.print(row.text, markup=False)
+            to.print(row.text, markup=False, soft_wrap=True)
     for one in stored:
         to.print()
         to.print(f"{one.name}: taken {one.taken} on {one.environment}; not checked here")

@@ -74,7 +74,7 @@ def _show(checks: list[Check], where: str) -> None:
         if check.status != "pass":
             to.print()
             to.print(_view.styled(check.status), f"{check.operator} {check.case}")
-            to.print(check.text, markup=False)
+            to.print(check.text, markup=False, soft_wrap=True)
     counts = {s: sum(c.status == s for c in checks) for s in ("pass", "fail", "error", "refused")}
     to.print()
     to.print(", ".join(f"{n} {status}" for status, n in counts.items() if n) or "nothing to check")

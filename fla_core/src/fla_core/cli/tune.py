@@ -148,6 +148,6 @@ def _show(found: Sequence[Search], plugin: str, target: str) -> None:
             if each.failure:
                 to.print()
                 to.print(_view.styled("fail"), f"{one.task.text} {json.dumps(each.tiles)}")
-                to.print(each.failure, markup=False)
+                to.print(each.failure, markup=False, soft_wrap=True)
     to.print()
     to.print(f"wrote {target}" if target else "nothing was written")
