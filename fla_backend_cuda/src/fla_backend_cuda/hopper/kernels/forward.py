@@ -22,7 +22,7 @@ Raw q and k (``NORMS``) differ in the factors of tokens alone, as ``prepare`` ha
 Bytes of a head and tile of 64 columns: q, k, v, X, P read and o written, a chunk at a time; for
 channels w and u in place of X and v. Flops a token and head: 6 K V + 4 C V.
 
-Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16: 0.174 ms, 1.36 us a chunk, of which the
+Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16: 0.181 ms, 1.41 us a chunk, of which the
 chain alone takes 1.15; the same loop in one role, states through shared memory, took 0.275 ms.
 """
 

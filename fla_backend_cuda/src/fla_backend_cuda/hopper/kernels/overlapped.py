@@ -32,12 +32,7 @@ def _chunk_at(item, chunks, heads, H: gl.constexpr):
 
 @gluon.jit
 def _prepare(
-    sources,
-    made,
-    ready,
-    T,
-    scale,
-    heads,
+    shared,
     lane,
     lanes,
     H: gl.constexpr,
@@ -47,6 +42,7 @@ def _prepare(
     WITH_LOW: gl.constexpr,
 ):
     """Every ``lanes``-th chunk from ``lane`` on."""
+    sources, made, ready, T, scale, heads = shared
     q, k, g, beta = sources
     dtype: gl.constexpr = k.dtype.element_ty
     keys_s = gl.allocate_shared_memory(dtype, [C, K], MATRIX)
@@ -127,64 +123,14 @@ def delta_overlapped(
     if pid < preparing:
         sources = (q, k, g, beta)
         made = (inverse, low, scores, since, into, totals, strengths, None, None, None, erases)
+        shared = (sources, made, ready, T, scale, heads)
         lane = 3 * pid
         lanes = 3 * preparing
         gl.warp_specialize(
             [
-                (
-                    _prepare,
-                    (
-                        sources,
-                        made,
-                        ready,
-                        T,
-                        scale,
-                        heads,
-                        lane,
-                        lanes,
-                        H,
-                        K,
-                        GROUP,
-                        HAS_G,
-                        KEEP,
-                    ),
-                ),
-                (
-                    _prepare,
-                    (
-                        sources,
-                        made,
-                        ready,
-                        T,
-                        scale,
-                        heads,
-                        lane + 1,
-                        lanes,
-                        H,
-                        K,
-                        GROUP,
-                        HAS_G,
-                        KEEP,
-                    ),
-                ),
-                (
-                    _prepare,
-                    (
-                        sources,
-                        made,
-                        ready,
-                        T,
-                        scale,
-                        heads,
-                        lane + 2,
-                        lanes,
-                        H,
-                        K,
-                        GROUP,
-                        HAS_G,
-                        KEEP,
-                    ),
-                ),
+                (_prepare, (shared, lane, lanes, H, K, GROUP, HAS_G, KEEP)),
+                (_prepare, (shared, lane + 1, lanes, H, K, GROUP, HAS_G, KEEP)),
+                (_prepare, (shared, lane + 2, lanes, H, K, GROUP, HAS_G, KEEP)),
             ],
             [4, 4],
             [168, 168],
