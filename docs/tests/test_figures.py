@@ -9,6 +9,7 @@ from typing import Any
 
 import figures
 
+from fla_backend_cuda import plugin
 from fla_core.cli.calls.bench.rows import Row, document
 
 MAIN = {**figures.MAIN, "HV": 16}
@@ -117,3 +118,9 @@ def test_a_run_that_was_cut_proves_nothing(tmp_path: Path) -> None:
         line["level"] = ""
     (tmp_path / "a.json").write_text(json.dumps(report), encoding="utf-8")
     assert cells(figures.proven(tmp_path)) == []
+
+
+def test_what_the_plugin_calls_seen_was_proven() -> None:
+    whole = {name.strip("`") for name, _, reached, _ in cells(figures.proven()) if "L4" in reached}
+    declared = {f"cuda:{i.contract}#{i.variant}" for i in plugin.fla_implementations()}
+    assert declared == whole

@@ -18,9 +18,6 @@ CARD = Backend(
     priority=50,
     description="NVIDIA GPUs, Triton kernels",
 )
-SEEN = ("simple_gla", "linear_attn", "gla", "delta_rule", "kda", "gdn2")
-"""Contracts whose kernels for Hopper passed the conformance suite to L4 on hardware."""
-
 HOPPER = {
     "simple_gla": "scalar_decay",
     "linear_attn": "scalar_decay",
@@ -31,15 +28,6 @@ HOPPER = {
     "gdn2": "delta_channel",
 }
 """Contracts with kernels of their own for Hopper, and what serves them."""
-
-REWRITTEN = {
-    "simple_gla": "*",
-    "linear_attn": "*",
-    "gla": "*",
-    "delta_rule": "backward",
-    "gated_delta_rule": "backward",
-}
-"""Contracts whose portable kernels of a direction were written anew since they passed L4."""
 
 OFFERED = tuple(PROFILES)
 """Chips that there are plans for, each compiled for from the real host code."""
@@ -97,20 +85,8 @@ def fla_validity() -> Iterable[Validity]:
     """Return which compilers and chips the kernels ran on."""
     old = "written for Gluon as of triton 3.6"
     yield Validity("cuda:*#hopper*", "*", "*", "triton<3.6", "denied", old)
-    known = "triton>=3.6,<3.7"
-    anew = "written anew since they passed L4 on one H200"
-    for contract, direction in REWRITTEN.items():
-        yield Validity(f"cuda:{contract}#chunk", direction, "sm90", known, "unverified", anew)
-    compared = "compared with its definition on one H200, where the suite was not run"
-    yield Validity("cuda:*#hopper_normalised", "*", "sm90", known, "unverified", compared)
-    cut = "passed L3 of the suite on one H200, where L4 was not run"
-    yield Validity("cuda:gated_delta_rule#hopper", "*", "sm90", known, "unverified", cut)
-    for contract in ("delta_rule", "gated_delta_rule"):
-        yield Validity(f"cuda:{contract}#chunk", "*", "sm90", known, "ok", "run on one H200")
-    for contract in SEEN:
-        yield Validity(f"cuda:{contract}#hopper", "*", "sm90", known, "ok", "run on one H200")
-    first = "passed L2 of the suite on one H200, where L3 was not run to its end"
-    yield Validity("cuda:*", "*", "sm90", known, "unverified", first)
+    seen = "passed the conformance suite to L4 on one H200"
+    yield Validity("cuda:*", "*", "sm90", "triton>=3.6,<3.7", "ok", seen)
     yield Validity("cuda:*", "*", "sm90", "triton", "unverified", "run under triton 3.6 only")
     yield Validity("cuda:*", "*", "*", "triton", "unverified", declared.COMPILED_ONLY)
 
