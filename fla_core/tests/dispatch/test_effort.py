@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,3 +77,35 @@ def test_the_measure_sees_work() -> None:
     q, k, v, g = inputs()
     least = effort(lambda: ops.chunk_simple_gla(q, k, v, g))
     assert effort(lambda: ops.chunk_simple_gla(q, k, v, g, chunk_size=32)) > least
+
+
+class Litter:
+    """What only the collector finds, and what then calls a function."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        pass
+
+
+def littering(call: Any, save: bool) -> Any:
+    made = forward(call, save)
+    for _ in range(10):
+        Litter()
+    return made
+
+
+def test_the_measure_leaves_out_what_the_collector_does() -> None:
+    q, k, v, g = inputs()
+    least = effort(lambda: ops.chunk_simple_gla(q, k, v, g))
+    often = gc.get_threshold()
+    changes = {"forward": littering, "backward": backward, "domain": domain("g"), "strided": True}
+    with sandbox(plugin("litters", implementation("simple_gla", **changes), targets=("cpu",))):
+        try:
+            for objects in range(1, 60):
+                gc.set_threshold(objects)
+                assert effort(lambda: ops.chunk_simple_gla(q, k, v, g)) == least
+            assert gc.isenabled()
+        finally:
+            gc.set_threshold(*often)
