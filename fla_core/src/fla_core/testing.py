@@ -39,8 +39,8 @@ def calls_made_by(package: str, step: Callable[[], object]) -> int:
     """How many functions, of Python and of C, the code of a package calls while a step runs.
 
     The work of the host in a unit that neither a machine nor its load changes. The step runs a few
-    times first, so that what is done once does not count, and the collector waits: what it finalises
-    would count where it happens to run.
+    times first, so that what is done once does not count, and the collector waits: what it
+    finalises would count where it happens to run.
     """
     folder = str(Path(str(find_spec(package).origin)).parent) + os.sep  # type: ignore[union-attr]
     made = 0
