@@ -251,5 +251,8 @@ def test_what_a_signature_leaves_open_is_settled_anew() -> None:
         torch.set_float32_matmul_precision("medium" if before == "highest" else "highest")
         assert settle(call(torch.bfloat16)).multiply is half.multiply is None
         assert settle(call()).multiply != single.multiply
+        torch.set_float32_matmul_precision(before)
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        assert settle(call()).multiply != single.multiply
     finally:
         torch.set_float32_matmul_precision(before)

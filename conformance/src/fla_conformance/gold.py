@@ -51,6 +51,7 @@ from fla_conformance.inputs import Inputs, make_inputs
 from fla_conformance.sense import contradiction
 from fla_core.call import Call
 from fla_core.contract import Numerics
+from fla_core.dtypes import multiplies_exactly
 from fla_core.reference.oracle import oracle
 
 PERTURBATIONS = 8
@@ -101,10 +102,15 @@ def half_ulp(dtype: torch.dtype) -> float:
 _HALF_ULP_TF32 = 2.0**-11
 
 
+def _exact() -> bool:
+    """Whether float32 is multiplied exactly wherever a case may run."""
+    return all(multiplies_exactly(torch.device(kind)) for kind in ("cpu", "cuda"))
+
+
 def _least_move(inputs: Inputs) -> float:
     """What accumulating costs even where the inputs are exact."""
     case = inputs.case
-    if case.dtype == "float32" and torch.get_float32_matmul_precision() != "highest":
+    if case.dtype == "float32" and not _exact():
         return _HALF_ULP_TF32
     longest = max(case.lengths, default=0) if case.lengths is not None else case.sizes["T"]
     terms = longest + case.sizes["K"] + case.sizes["V"]
@@ -120,7 +126,7 @@ _cache: OrderedDict[str, Gold] = OrderedDict()
 
 def gold(case: Case) -> Gold:
     """Gold and units of a case; the last 256 are kept, so that siblings share them."""
-    key = f"{case.id} {torch.get_float32_matmul_precision()}"
+    key = f"{case.id} {_exact()}"
     found = _cache.pop(key, None)
     if found is None:
         found = gold_of(make_inputs(case), case.key)

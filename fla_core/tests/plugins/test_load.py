@@ -251,6 +251,8 @@ def test_unmet_requirements_make_it_unavailable() -> None:
         ("torch.Tensor.matmul = lambda a, b: a", "torch.Tensor.matmul replaced"),
         ("torch.set_num_threads(torch.get_num_threads() + 1)", "number of threads"),
         ("torch.set_default_device('meta')", "default device cpu -> meta"),
+        ("torch.set_float32_matmul_precision('high')", "precision highest -> high"),
+        ("torch.backends.cuda.matmul.fp32_precision = 'tf32'", "precision highest -> ('tf32', "),
     ],
 )
 def test_changing_torch_is_undone_and_reported(
@@ -269,6 +271,7 @@ def test_changing_torch_is_undone_and_reported(
     assert torch.is_grad_enabled()
     assert torch.empty(0).device.type == "cpu"
     assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_load_error_reads_well_and_survives_pickling() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fla_core.call import Call
+from fla_core.dtypes import multiplies_exactly
 from fla_triton.launch import Launches
 from fla_triton.plan import Plan, Problem
 from fla_triton.profiles import Profile
@@ -40,7 +41,7 @@ def precision(q: Tensor, problem: Problem, profile: Profile) -> str:
     Where torch multiplies exactly, three products of TensorFloat32 keep 22 bits, enough for sums of
     many terms; few terms are multiplied in float32. 16-bit factors are exact in any case.
     """
-    if q.dtype != torch.float32 or torch.get_float32_matmul_precision() != "highest":
+    if q.dtype != torch.float32 or not multiplies_exactly(q.device):
         return profile.fast
     return "ieee" if problem.longest + problem.K + problem.V <= FEW_TERMS else profile.exact
 
@@ -55,20 +56,20 @@ class Settled(Generic[Planned]):
     Attributes:
         problem: sizes.
         plan: as the family made it.
-        multiply: torch's setting for products of float32; None where q is no float32.
+        multiply: whether torch multiplies float32 exactly; None where q is no float32.
         launches: kernels that ran for it.
     """
 
     problem: Problem
     plan: Planned
-    multiply: str | None
+    multiply: bool | None
     launches: Launches = field(default_factory=Launches)
 
 
-def multiplied(call: Call) -> str | None:
-    """Torch's setting for products of float32; None where q is no float32."""
+def multiplied(call: Call) -> bool | None:
+    """Whether torch multiplies float32 exactly where the call runs; None where q is no float32."""
     q: Any = call.tensors["q"]
-    return torch.get_float32_matmul_precision() if q.dtype == torch.float32 else None
+    return multiplies_exactly(q.device) if q.dtype == torch.float32 else None
 
 
 def settled(call: Call, key: Hashable, make: Callable[[Problem], Planned]) -> Settled[Planned]:

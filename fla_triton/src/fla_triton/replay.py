@@ -68,7 +68,7 @@ class Replay:
 
     Attributes:
         scale: of those calls.
-        multiply: torch's setting for products of float32; None where q is no float32.
+        multiply: whether torch multiplied float32 exactly; None where q is no float32.
         device: where they run.
         names: tensors of a call that launches read.
         grads: places of the gradients that they read.
@@ -79,7 +79,7 @@ class Replay:
     """
 
     scale: float
-    multiply: str | None
+    multiply: bool | None
     device: torch.device
     names: tuple[str, ...]
     grads: tuple[int, ...]

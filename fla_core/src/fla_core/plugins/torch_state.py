@@ -99,16 +99,33 @@ def _settings(torch: Any) -> dict[str, tuple[Callable[[], Any], Setter]]:
             torch.use_deterministic_algorithms,
         ),
         "number of threads": (torch.get_num_threads, torch.set_num_threads),
-        "float32 matmul precision": (
-            torch.get_float32_matmul_precision,
-            torch.set_float32_matmul_precision,
-        ),
+        "float32 matmul precision": (partial(_products, torch), partial(_set_products, torch)),
     }
 
 
 def _device_setter(torch: Any) -> Setter:
     # None, not "cpu", is the untouched state; "cpu" would leave a function mode behind.
     return lambda name: torch.set_default_device(None if name == "cpu" else name)
+
+
+def _products(torch: Any) -> str | tuple[str, str]:
+    """Torch's one setting, or that of each backend where it raises because they differ."""
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return tuple(each.fp32_precision for each in _backends(torch))
+
+
+def _set_products(torch: Any, setting: str | tuple[str, str]) -> None:
+    if isinstance(setting, str):
+        torch.set_float32_matmul_precision(setting)
+        return
+    for backend, precision in zip(_backends(torch), setting, strict=True):
+        backend.fp32_precision = precision
+
+
+def _backends(torch: Any) -> tuple[Any, Any]:
+    return torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
 
 
 def _owner(torch: Any, path: str) -> Any:
