@@ -98,7 +98,7 @@ def test_a_pass_before_chunks_is_left_to_what_their_kernels_cannot_take_raw(
 def test_time_is_cut_as_far_as_programs_leave_room(
     programs: int, chunks: int, wanted: tuple[int, int, int]
 ) -> None:
-    from fla_backend_cuda.hopper.decay import cuts
+    from fla_backend_cuda.hopper.over_time import cuts
 
     assert cuts(programs, chunks, H200) == wanted
 
@@ -146,17 +146,20 @@ def test_gradients_of_delta_rules_cover_every_chunk_and_channel(
 
 @pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (1, 65536)])
 @pytest.mark.parametrize("keys", [64, 128])
-def test_gradients_under_channel_decays_cover_every_chunk_and_channel_both_ways(
-    sequences: int, longest: int, keys: int
+@pytest.mark.parametrize("channel", [False, True])
+def test_gradients_under_decays_cover_every_chunk_and_channel_both_ways(
+    sequences: int, longest: int, keys: int, channel: bool
 ) -> None:
     from fla_backend_cuda.hopper import decay
 
     problem = Problem(sequences, sequences * longest, longest, 2, keys, 192, 2)
-    planned, chunks = decay._channel_backward(problem, H200), -(-longest // 64)
+    make = decay._channel_backward if channel else decay._backward
+    planned, chunks = make(problem, H200), -(-longest // 64)
     around, both = planned.launches["gradients"], planned.launches["both"]
-    assert around.grid == sequences * 2 * chunks * keys // 64
+    assert around.grid == sequences * 2 * chunks * (keys // 64 if channel else 1)
     tiles = (keys // both.constants["BK"]) * (192 // both.constants["BV"])
     assert both.grid == 2 * sequences * 2 * tiles * planned.segments
+    assert both.constants["C"] == planned.tiles.chunk_size == 64
     assert (planned.segments - 1) * planned.span < chunks <= planned.segments * planned.span
 
 

@@ -1,17 +1,20 @@
 """States before each chunk and gradients of the states after each, in one launch, on Hopper.
 
-What ``fla_triton``'s ``chunk_states`` computes in two, one after the other, where key channels
-decay: with G_C the total decay of a chunk, and q and k weighted with theirs (``channel_pairs``),
+What ``fla_triton``'s ``chunk_states`` computes in two, one after the other. Where key channels
+decay, with G_C the total decay of a chunk, and q and k weighted with theirs (``channel_pairs``),
 
-    S_{c+1} = exp(G_C) S_c + k_out^T v,      dS_{c-1} = exp(G_C) dS_c + q_in^T do.
+    S_{c+1} = exp(G_C) S_c + k_out^T v,      dS_{c-1} = exp(G_C) dS_c + q_in^T do;
+
+where a head decays, q and k come as they are, and weights from sums of gates.
 
 A program walks the chunks of a segment for one tile of a state, in one direction: a chain that
 waits for memory and products more than it computes. Programs of both directions share the
 multiprocessors.
 
-Bytes a token and head: q_in, k_out, v and do read once for each tile of the other side, and twice
-K V / C of states written. Flops: 4 K V. On an H200 0.153 ms at B2 T8192 H16 K = V = 128 in
-bfloat16, where two launches that wait for decays besides take 0.302.
+Bytes a token and head: q, k, v and do read once for each tile of the other side, and twice
+K V / C of states written. Flops: 4 K V. On an H200 at B2 T8192 H16 K = V = 128 in bfloat16 0.153 ms
+under channel decays, where two launches that wait for decays besides take 0.302, and 0.164 under
+those of heads, where two take 0.207.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
@@ -20,7 +23,7 @@ bfloat16, where two launches that wait for decays besides take 0.302.
 import triton
 import triton.language as tl
 
-from fla_triton.kernels.common import first_slot, sequence_at
+from fla_triton.kernels.common import decay, first_slot, sequence_at
 
 
 @triton.jit
@@ -29,6 +32,7 @@ def _walk(
     a,
     b,
     totals,
+    sums,
     start,
     states,
     last,
@@ -36,12 +40,14 @@ def _walk(
     T,
     span,
     segments,
+    scale,
     H: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
     BV: tl.constexpr,
     C: tl.constexpr,
+    CHANNEL: tl.constexpr,
     REVERSE: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_LAST: tl.constexpr,
@@ -71,31 +77,45 @@ def _walk(
         state += tl.load(start + joint * (K * V) + places)
     # Of the next chunk, so that no product waits for them: they are not copied ahead as tiles are.
     ahead = tl.cast(slot + (end - 1 if REVERSE else begin), tl.int64) * H + h
-    total = tl.load(totals + ahead * K + row, mask=begin + 0 * row < end, other=0.0)
+    if CHANNEL:
+        total = tl.load(totals + ahead * K + row, mask=begin + 0 * row < end, other=0.0)
+    else:
+        total = tl.load(sums + ahead * (4 * C) + C - 1, mask=begin < end, other=0.0)
     for step in range(begin, end):
         c = end - 1 - (step - begin) if REVERSE else step
         place = tl.cast(slot + c, tl.int64) * H + h
         ahead = place - H if REVERSE else place + H
-        following = tl.load(totals + ahead * K + row, mask=step + 1 + 0 * row < end, other=0.0)
+        if CHANNEL:
+            following = tl.load(totals + ahead * K + row, mask=step + 1 + 0 * row < end, other=0.0)
+        else:
+            following = tl.load(sums + ahead * (4 * C) + C - 1, mask=step + 1 < end, other=0.0)
         tl.store(states + place * (K * V) + places, state.to(states.dtype.element_ty))
         live = (c * C + inner < length)[:, None]
         token = ((first + c * C + inner) * H + h)[:, None]
         tile_a = tl.load(a + token * K + row[None, :], mask=live, other=0.0)
         tile_b = tl.load(b + token * V + column[None, :], mask=live, other=0.0)
-        state = tl.dot(tl.trans(tile_a), tile_b, acc=state * total[:, None])
+        if CHANNEL:
+            state *= total[:, None]
+        else:
+            given = sums + place * (4 * C) + inner
+            weight = decay(tl.load(given)) * scale if REVERSE else decay(tl.load(given + C))
+            tile_b = (tile_b * weight[:, None]).to(tile_b.dtype)
+            state *= decay(total)
+        state = tl.dot(tl.trans(tile_a), tile_b, acc=state)
         total = following
     if HAS_LAST:
         if part == segments - 1:
             tl.store(last + tl.cast(head, tl.int64) * (K * V) + places, state)
 
 
-@triton.jit(do_not_specialize=["T", "span", "segments"])
+@triton.jit(do_not_specialize=["T", "span", "segments", "scale"])
 def both_states(
     q_in,
     k_out,
     v,
     do,
     totals,
+    sums,
     start,
     dlast,
     states,
@@ -105,12 +125,14 @@ def both_states(
     T,
     span,
     segments,
+    scale,
     H: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
     BK: tl.constexpr,
     BV: tl.constexpr,
     C: tl.constexpr,
+    CHANNEL: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_DLAST: tl.constexpr,
     HAS_DSTART: tl.constexpr,
@@ -128,6 +150,7 @@ def both_states(
             k_out,
             v,
             totals,
+            sums,
             start,
             states,
             None,
@@ -135,12 +158,14 @@ def both_states(
             T,
             span,
             segments,
+            scale,
             H,
             K,
             V,
             BK,
             BV,
             C,
+            CHANNEL,
             False,
             HAS_START,
             False,
@@ -152,6 +177,7 @@ def both_states(
             q_in,
             do,
             totals,
+            sums,
             dlast,
             dstates,
             dstart,
@@ -159,12 +185,14 @@ def both_states(
             T,
             span,
             segments,
+            scale,
             H,
             K,
             V,
             BK,
             BV,
             C,
+            CHANNEL,
             True,
             HAS_DLAST,
             HAS_DSTART,

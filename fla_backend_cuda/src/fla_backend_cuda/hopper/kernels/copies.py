@@ -48,10 +48,18 @@ def first_slot(first, n, T, C: gl.constexpr, VARLEN: gl.constexpr):
 
 
 @gluon.jit
-def copy_tile(target, source, left, stride: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr):
+def copy_tile(
+    target,
+    source,
+    left,
+    stride: gl.constexpr,
+    ROWS: gl.constexpr,
+    D: gl.constexpr,
+    WARPS: gl.constexpr = 4,
+):
     """Start copying ``[ROWS, D]`` elements of 16 bits, of which ``left`` rows are there."""
     across: gl.constexpr = D // 8
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // across, across], [4, 1], [1, 0])
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // across, across], [WARPS, 1], [1, 0])
     rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     columns = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
     places = source + rows[:, None] * stride + columns[None, :]

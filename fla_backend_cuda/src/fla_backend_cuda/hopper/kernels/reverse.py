@@ -14,7 +14,8 @@ Under ``CHANNEL`` q and k come weighted, (beta exp(G) k)^T y gives way to w^T de
 each row of dS.
 
 Bytes of a head and tile of 64 columns: q, k, do, X, P read and de written, a chunk at a time, and
-dS of each chunk. Flops a token and head: 6 K V + 4 C V.
+dS of each chunk. Flops a token and head: 6 K V + 4 C V. On an H200 at B2 T8192 H16 K = V = 128 in
+bfloat16 0.220 ms with gates, 0.184 without and 0.185 under ``CHANNEL``.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
@@ -176,12 +177,12 @@ def _chain(
     chunks = gl.cdiv(length, C)
     if HAS_G:
         total = gl.load(totals + (slot + chunks - 1) * H + h, mask=chunks > 0, other=0.0)
+    mbarrier.wait(full.index(0), 0, pred=chunks > 0)
+    fence_async_shared()
     for step in range(chunks):
         c = chunks - 1 - step
         i = step % STAGES
         narrow = dstate.to(dtype)
-        mbarrier.wait(full.index(i), (step // STAGES) & 1)
-        fence_async_shared()
         asked = warpgroup_mma(
             do_s.index(i).permute([1, 0]),
             p_s.index(i),
@@ -196,6 +197,7 @@ def _chain(
             use_acc=False,
             is_async=True,
         )
+        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), count=1, pred=step > 0)
         given = do_s.index(i).permute([1, 0]).load(over_steps).to(gl.float32)
         if CHANNEL:
             dstate = dstate * total_s.index(i).load(gl.SliceLayout(0, over_keys))[None, :]
@@ -229,7 +231,6 @@ def _chain(
         mbarrier.wait(kept_empty, (step & 1) ^ 1)
         state_s.store(narrow)
         error_s.store(derror)
-        fence_async_shared()
         mbarrier.arrive(kept_full, count=1)
         if CHANNEL:
             erased = gl.convert_layout(-derror, left_of_keys)
@@ -238,8 +239,11 @@ def _chain(
             y = warpgroup_mma_wait(1, deps=[y])
             erased = gl.convert_layout((-(y * strength[None, :])).to(dtype), left_of_keys)
             dstate = warpgroup_mma(erased, k_s.index(i), dstate, is_async=True)
+        # While the last products run: in front of the first it took 0.253 ms instead of 0.220.
+        j = (step + 1) % STAGES
+        mbarrier.wait(full.index(j), ((step + 1) // STAGES) & 1, pred=step + 1 < chunks)
+        fence_async_shared()
         dstate = warpgroup_mma_wait(0, deps=[dstate])
-        mbarrier.arrive(empty.index(i), count=1)
         if HAS_G:
             total = upcoming
     if HAS_DSTART:
