@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -22,7 +23,7 @@ from limits import H200, PROBLEM, TINY, launch_faults, misfits, problems, segmen
 SIZES = problems()
 
 
-def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
+def faults(problem: Problem, found: Plan, profile: Profile, direction: str) -> list[str]:
     """What a device would refuse, or what would leave part of the work undone."""
     wrong, tiles = [], found.tiles
     for launch in found.launches.values():
@@ -30,7 +31,9 @@ def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
         most = profile.operands if halved else profile.shared_memory
         smallest = halved and tiles.BT == tiles.chunk.BV == profile.dot_minimum
         wrong += launch_faults(launch, profile, most, smallest)
-    if tiles.chunk.BK < problem.K:
+    # Outputs of one block a chunk are summed over tiles of channels; nothing else is.
+    summed = direction == "forward" and tiles.R == 1
+    if tiles.chunk.BK < problem.K and not summed:
         wrong.append(f"{tiles.chunk.BK} of {problem.K} key channels")
     if tiles.R not in (1, 2):
         wrong.append(f"{tiles.R} blocks a chunk")
@@ -40,7 +43,24 @@ def faults(problem: Problem, found: Plan, profile: Profile) -> list[str]:
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("arch", EVERY)
 def test_every_plan_fits_its_device(arch: str, direction: str) -> None:
-    assert misfits(plan, faults, SIZES, direction, EVERY[arch]) == {}
+    lint = partial(faults, direction=direction)
+    assert misfits(plan, lint, SIZES, direction, EVERY[arch]) == {}
+
+
+@pytest.mark.parametrize("arch", EVERY)
+def test_wide_outputs_of_float32_take_64_channels_at_once(arch: str) -> None:
+    """Gradients, and factors of 16 bits, take all of them."""
+    for keys, itemsize, direction, rows in (
+        (129, 4, "forward", 64),
+        (256, 4, "forward", 64),
+        (128, 4, "forward", 128),
+        (256, 4, "backward", 256),
+        (256, 2, "forward", 256),
+        (256, 2, "backward", 256),
+    ):
+        found = plan(replace(PROBLEM, K=keys, itemsize=itemsize), direction, EVERY[arch])
+        assert found.launches["chunks"].constants["BK"] == rows
+        assert found.tiles.R == 1 or rows >= keys
 
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
@@ -57,11 +77,16 @@ def test_more_threads_than_a_launch_may_have_are_refused(arch: str, direction: s
 
 
 def test_the_lint_sees_what_does_not_fit() -> None:
+    wide = replace(PROBLEM, K=200, longest=9000)
     planned = plan(PROBLEM, "forward", H200)
-    text = " ".join(faults(PROBLEM, planned, TINY))
-    text += " ".join(faults(replace(PROBLEM, K=200, longest=9000), planned, H200))
+    text = " ".join(faults(PROBLEM, planned, TINY, "forward"))
+    text += " ".join(faults(wide, planned, H200, "forward"))
     for word in ("grid", "shared memory", "tile", "threads", "key channels", "segments"):
         assert word in text
+    missed = "128 of 200 key channels"
+    for blocks, direction, seen in ((2, "forward", 1), (1, "forward", 0), (1, "backward", 1)):
+        narrow = replace(planned, tiles=replace(planned.tiles, R=blocks))
+        assert faults(wide, narrow, H200, direction).count(missed) == seen
 
 
 @pytest.mark.parametrize("arch", AMD)
