@@ -119,6 +119,8 @@ def test_other_entries_of_a_table_are_kept() -> None:
     ]
     with pytest.raises(ValueError, match="the earlier table: expected the schema"):
         tuner.document([(first, fast, slow)], {}, {"entries": []})
+    with pytest.raises(ValueError, match="the table is of 'sm80', not of 'sm90'"):
+        tuner.document([(first, fast, slow)], {}, {**before, "arch": "sm80"})
 
 
 def test_tables_lie_in_the_package() -> None:

@@ -85,3 +85,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path.write_text('{"schema": "fla-tiles/0", "entries": []}', encoding="utf-8")
     with pytest.raises(ValueError, match="expected the schema fla-tiles/1, got 'fla-tiles/0'"):
         load(path, "scalar_decay", Tiles)
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(ValueError, match="expected the schema fla-tiles/1, got list"):
+        load(path, "scalar_decay", Tiles)

@@ -323,6 +323,12 @@ def test_the_revision_is_asked_the_same() -> None:
         ("gla --against no-such-revision", "or a git revision"),
         ("gla --dtype int8", "fp16 | bf16 | fp32 | fp64"),
         ("gla --device tpu", "a device of this machine"),
+        ("gla --budget 0", "a positive number of seconds"),
+        ("gla --budget nan", "a positive number of seconds"),
+        ("gla --out /", "/: is a folder"),
+        ("gla --out nowhere/x.json", "nowhere/x.json: there is no folder nowhere"),
+        ("gla --png nowhere/x.png", "nowhere/x.png: there is no folder nowhere"),
+        ("gla --png x.chart", "--png x.chart: expected a file that ends in"),
     ],
 )
 def test_bad_questions(invoke: Invoke, providers: None, words: str, text: str) -> None:
@@ -330,6 +336,33 @@ def test_bad_questions(invoke: Invoke, providers: None, words: str, text: str) -
     result = invoke("bench", *words.split(), *device)
     assert result.exit_code == 2
     assert text in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"schema": "fla-bench/1", "taken": "", "host": {}, "rows": [{"errors": []}]}',
+        '{"schema": "fla-bench/1", "taken": "", "host": [1], "rows": []}',
+        '{"schema": "fla-bench/1", "taken": "", "host": {}, "rows": {"a": 1}}',
+    ],
+)
+@pytest.mark.parametrize("option", ["--beside", "--against"])
+def test_files_that_no_bench_wrote(invoke: Invoke, tmp_path: Path, text: str, option: str) -> None:
+    path = tmp_path / "figures.json"
+    path.write_text(text)
+    result = invoke("bench", "gla", *SHAPE, option, str(path))
+    assert result.exit_code == 2
+    assert "a file that bench wrote (fla-bench/1)" in result.stderr
+
+
+def test_a_file_that_must_not_be_written(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    result = invoke("bench", "gla", *SHAPE, "--out", str(tmp_path / "x.json"))
+    assert result.exit_code == 2
+    assert "x.json: must not be written" in result.stderr
 
 
 def test_a_chart_needs_matplotlib(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,8 @@ class Tuner:
         return served(tiles["kind"])
 
     def document(self, best, facts, earlier):
+        if earlier is not None and "entries" not in earlier:
+            raise ValueError("no table")
         return {"entries": [
             {"direction": t.direction, "tiles": b.tiles, "ms": b.ms, "default_ms": d.ms}
             for t, b, d in best
@@ -144,6 +146,8 @@ def test_nothing_right_is_nothing_written(planted: Site) -> None:
         ("tune gla", "a device that plugins have tiles to tune for: none"),
         ("tune glu", "close      gla"),
         ("tune gla --budget 0", "a positive number of seconds"),
+        ("tune gla --budget nan", "a positive number of seconds"),
+        ("tune gla --workers -1", "0 (one a core) or more processes"),
         ("tune gla --device tpu", "a device of this machine"),
     ],
 )
@@ -152,6 +156,25 @@ def test_bad_questions(invoke: Invoke, line: str, text: str) -> None:
     result = invoke(*line.split(), *device)
     assert result.exit_code == 2
     assert text in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [("{", "JSONDecodeError: "), ("{}", "ValueError: no table"), (None, "IsADirectoryError: ")],
+)
+def test_a_table_that_nothing_can_be_added_to(
+    planted: Site, content: str | None, problem: str
+) -> None:
+    table = planted.folder / "table.json"
+    if content is None:
+        table.mkdir()
+    else:
+        table.write_text(content)
+    done = tune(planted, "deadly", "--out", str(table))
+    assert done.code == 2
+    said = done.json["error"]["message"]
+    assert "a path without a file, or with a table" in said
+    assert f"{table}: {problem}" in said
 
 
 @pytest.mark.parametrize("words", [(), ("--plugin", "acme")])

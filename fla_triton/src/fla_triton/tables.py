@@ -114,14 +114,15 @@ def load(path: Path, family: str, kind: type[Tiles]) -> Choose[Tiles]:
     return nearest
 
 
-def checked(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def checked(data: Any, name: str) -> Mapping[str, Any]:
     """Return a table if it is one.
 
     Raises:
         ValueError: it has another schema.
     """
-    if data.get("schema") != SCHEMA:
-        raise ValueError(f"{name}: expected the schema {SCHEMA}, got {data.get('schema')!r}")
+    if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+        got = repr(data.get("schema")) if isinstance(data, Mapping) else type(data).__name__
+        raise ValueError(f"{name}: expected the schema {SCHEMA}, got {got}")
     return data
 
 

@@ -112,10 +112,16 @@ class Tuner:
         facts: Mapping[str, str],
         earlier: Mapping[str, Any] | None,
     ) -> dict[str, Any]:
-        """The table; defaults that nothing beats are entries too: they were measured."""
+        """The table; defaults that nothing beats are entries too: they were measured.
+
+        Raises:
+            ValueError: ``earlier`` is no table, or that of another chip.
+        """
         entries = [_entry(task, won, default, facts) for task, won, default in best]
         if earlier is not None:
-            checked(earlier, "the earlier table")
+            arch = checked(earlier, "the earlier table").get("arch")
+            if arch != self.profile.arch:
+                raise ValueError(f"the table is of {arch!r}, not of {self.profile.arch!r}")
             new = [Entry.of(entry).key for entry in entries]
             kept = [entry for entry in earlier["entries"] if Entry.of(entry).key not in new]
             entries = [*kept, *entries]

@@ -69,6 +69,7 @@ def bench(
     place of a speed, and the exit code is 1. torch's softmax attention is timed in every run, so
     that figures of different machines can be held against each other.
     """
+    from fla_core.cli._files import check_writable
     from fla_core.cli.calls.bench import anchor, chart, compare, rows
     from fla_core.cli.calls.bench.ask import ON_CPU, ON_DEVICE, Asked
     from fla_core.cli.calls.bench.runner import Bench
@@ -83,13 +84,16 @@ def bench(
         direction or ["fwd", "both"],
         decode,
         find_dtype(dtype or ("fp32" if on_cpu else "bf16")),
+        budget,
     )
     asked.check()
+    check_writable("bench", "out", out, makes_folders=False)
     calls, anchors = list(asked.calls()), list(asked.anchors())
     providers = anchor.find_all(provider or ["ours"], backend)
     stored = [rows.read(path) for path in beside or ()]
     if png is not None:
-        chart.available()
+        check_writable("bench", "png", png, makes_folders=False)
+        chart.available(png)
     measured = Bench(where, budget, first)
     found: list[Row] = []
     with _view.stdout_to_stderr(), _view.working("timing") as tell:

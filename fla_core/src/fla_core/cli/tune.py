@@ -9,6 +9,7 @@ budget ran out), ``default_ms``, ``best_ms``, ``tiles`` and ``candidates`` (``ti
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fla_core.cli.calls.tune.search import Search
+    from fla_core.plugins.tuning import Tuner
 
 
 @_view.command
@@ -46,6 +48,7 @@ def tune(
     Each candidate runs in a process that may die of it, and is compared with the float64
     definition. Nothing is tuned at any other time: calls look tiles up in the table.
     """
+    from fla_core.cli._files import check_writable
     from fla_core.cli._select import contracts_matching
     from fla_core.cli.calls.bench.rows import machine
     from fla_core.cli.calls.problem import find_device
@@ -55,8 +58,10 @@ def tune(
     from fla_core.errors import ContractError
 
     where, contracts = find_device(device), list(contracts_matching(op))
-    if budget <= 0:
+    if not 0 < budget < math.inf:
         raise ContractError("tune", "budget", "a positive number of seconds", str(budget))
+    if workers < 0:
+        raise ContractError("tune", "workers", "0 (one a core) or more processes", str(workers))
     deadline = time.monotonic() + budget
     with _view.stdout_to_stderr(), _view.working("looking for plugins") as tell:
         name = plugin or next((record.name for record in tunable(where)), "")
@@ -67,7 +72,8 @@ def tune(
             expected = f"something that {name} tunes: {', '.join(_sizes(known)) or 'nothing of it'}"
             raise ContractError("tune", "the question", expected, f"{op} {' '.join(size or ())}")
         target = out or tuner.table
-        earlier = _table(target)
+        earlier = _table(target, tuner)
+        check_writable("tune", "out", target, makes_folders=True)
         cores = max(1, (os.cpu_count() or 2) - 1)
         with Crew(name, str(where), 0.03, workers or cores, deadline) as crew:
             found = search(tuner, tasks, crew, tell)
@@ -87,21 +93,24 @@ def tune(
         raise typer.Exit(1)
 
 
-def _table(path: Path) -> Any:
+def _table(path: Path, tuner: Tuner) -> Any:
     """The table that is there; None when there is none.
 
     Raises:
-        ContractError: it cannot be read. Better now than after the search.
+        ContractError: it cannot be read or added to. Better now than after the search.
     """
     from fla_core.errors import ContractError
 
     if not path.exists():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        earlier = json.loads(path.read_text(encoding="utf-8"))
+        tuner.document((), {}, earlier)
+    except Exception as error:  # whatever a plugin's own table makes it raise
         expected = "a path without a file, or with a table"
-        raise ContractError("tune", "out", expected, f"{path}: {error}") from None
+        got = f"{path}: {type(error).__name__}: {error}"
+        raise ContractError("tune", "out", expected, got) from None
+    return earlier
 
 
 def _sized(sizes: Any, wanted: Sequence[str]) -> bool:

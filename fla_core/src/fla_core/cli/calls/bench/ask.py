@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ class Asked:
         directions: ``fwd`` and ``both``.
         decode: one-token steps too.
         dtype: of q, k and v.
+        budget: seconds that one figure may take.
     """
 
     ops: Sequence[str]
@@ -39,12 +41,14 @@ class Asked:
     directions: Sequence[str]
     decode: bool
     dtype: torch.dtype
+    budget: float
 
     def check(self) -> None:
         """Look at what the calls themselves do not look at.
 
         Raises:
-            ContractError: a direction is unknown, or the number of sequences is negative.
+            ContractError: a direction is unknown, the number of sequences is negative, or no time
+                is left to measure in.
         """
         for direction in self.directions:
             if direction not in DIRECTIONS[:2]:
@@ -52,6 +56,8 @@ class Asked:
                 raise ContractError("bench", "direction", expected, repr(direction))
         if self.varlen < 0:
             raise ContractError("bench", "varlen", "a number of sequences", str(self.varlen))
+        if not 0 < self.budget < math.inf:
+            raise ContractError("bench", "budget", "a positive number of seconds", str(self.budget))
 
     def calls(self) -> Iterator[tuple[Workload, str]]:
         """Each call with its direction; shapes vary slowest.

@@ -19,16 +19,20 @@ class ChartError(FlaError, RuntimeError):
     """No picture can be drawn."""
 
 
-def available() -> None:
-    """Check that there is something to draw with.
+def available(path: Path) -> None:
+    """Check that there is something to draw such a file with.
 
     Raises:
-        ChartError: there is not; it says what to install.
+        ChartError: there is not; it says what to install, or which files there are.
     """
     try:
         import matplotlib  # noqa: F401
+        from matplotlib.figure import Figure
     except ImportError:
         raise ChartError("--png needs matplotlib: pip install matplotlib") from None
+    known = sorted(Figure().canvas.get_supported_filetypes())
+    if (suffix := path.suffix.lstrip(".").lower()) and suffix not in known:
+        raise ChartError(f"--png {path}: expected a file that ends in {', '.join(known)}")
 
 
 def draw(rows: Sequence[Row], path: Path, title: str) -> None:
@@ -37,7 +41,7 @@ def draw(rows: Sequence[Row], path: Path, title: str) -> None:
     Raises:
         ChartError: matplotlib is missing, or no row has a speed.
     """
-    available()
+    available(path)
     from matplotlib.figure import Figure
 
     panels: dict[tuple[str, str], list[Row]] = {}

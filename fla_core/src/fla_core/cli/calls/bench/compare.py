@@ -104,7 +104,7 @@ def _run(revision: str, folder: Path, words: Sequence[str]) -> Stored:
         if data["schema"] != SCHEMA:
             raise ValueError(data["schema"])
         return parse(revision, data)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         text = f"bench of revision {revision} ended with status {run.returncode} and no result"
         raise RevisionError(f"{text}: {_last(run.stderr or run.stdout)}") from None
 

@@ -153,7 +153,7 @@ class Stored:
 
 def parse(name: str, data: Mapping[str, Any]) -> Stored:
     """Read a document that is at hand."""
-    return Stored(name, data["taken"], data["host"], tuple(map(Row.of, data["rows"])))
+    return Stored(name, data["taken"], dict(data["host"]), tuple(map(Row.of, data["rows"])))
 
 
 def read(path: Path) -> Stored:
@@ -167,7 +167,7 @@ def read(path: Path) -> Stored:
         if data["schema"] != SCHEMA:
             raise ValueError(f"schema {data['schema']!r}")
         return parse(path.name, data)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected = f"a file that bench wrote ({SCHEMA})"
         got = f"{path}: {type(error).__name__}: {error}"
         raise ContractError("bench", "file", expected, got) from None
