@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from fla_conformance.case import Case
 from fla_conformance.cli import app
+from fla_conformance.cli.outputs import Outputs
 from fla_conformance.report import Report
 from fla_conformance.result import Outcome
 from fla_conformance.stream import Stream
@@ -93,6 +94,11 @@ def test_run_of_what_failed_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None
         (("run", "reference", "--op", ONE, "--device", "tpu"), "--device tpu: torch has none here"),
         (("run", "reference", "--op", ONE, "--device", "cuda:99"), "--device cuda:99: torch has"),
         (("run", "reference", "--case", "absent.json"), "absent.json holds no case"),
+        (("run", "reference", "--op", ONE, "--html", "."), ". cannot be written: Is a directory"),
+        (
+            ("ladder", "reference", "--op", ONE, "--json", "."),
+            ". cannot be written: Is a directory",
+        ),
         (("report", "absent.json"), "absent.json is not a fla-conformance-report/1"),
         (("badge", "absent.json"), "fla-conformance-report/1: there is no such file"),
         (("badge", "absent.jsonl"), "fla-conformance-report/1: there is no such file"),
@@ -171,6 +177,11 @@ def test_promote_copies_a_case_into_the_folder() -> None:
         ({"regime": "wild"}, "regime must be one of plain"),
         ({"features": ["magic"]}, "gla has no feature 'magic'"),
         ({"colour": 1}, "unexpected keyword argument 'colour'"),
+        ({"sizes": []}, "sizes must be those of B, T, H, HV, K, V"),
+        ({"sizes": {"B": 1}}, "sizes must be those of B, T, H, HV, K, V"),
+        ({"lengths": [1, -1], "features": ["varlen"]}, "numbers from 0 on"),
+        ({"lengths": [1]}, "with lengths B must be 1 and T their sum"),
+        ({"gradients": ["z"]}, "gla has no argument 'z'"),
     ],
 )
 def test_promote_refuses_what_is_no_case(changes: dict[str, object], problem: str) -> None:
@@ -179,6 +190,20 @@ def test_promote_refuses_what_is_no_case(changes: dict[str, object], problem: st
     assert done.exit_code == 2
     assert problem in done.output
     assert not Path("here").exists()
+
+
+def test_a_file_of_something_else_is_no_case() -> None:
+    Path("found.json").write_text("[]")
+    done = invoke("promote", "found.json", "--to", "here")
+    assert done.exit_code == 2
+    assert "found.json holds no case: AttributeError" in done.output
+
+
+def test_looking_whether_files_can_be_written_leaves_them_as_they_are() -> None:
+    Path("old.html").write_text("old")
+    Outputs(json=Path("deep/new.json"), html=Path("old.html")).check()
+    assert Path("old.html").read_text() == "old"
+    assert list(Path("deep").iterdir()) == []
 
 
 @pytest.fixture

@@ -52,6 +52,8 @@ def ladder(
         climb=True,
         argv=("fla-conformance", *sys.argv[1:]),
     )
+    outputs = Outputs(json, html)
+    outputs.check()
     prepared = prepare(request)
     with view.progress(len(prepared.tasks) + len(prepared.early)) as tell:
         report = carry_out(prepared, tell=tell)
@@ -62,7 +64,7 @@ def ladder(
     for standing in report.standings:
         _show(to, report, standing, level)
     _show_plugin(to, report)
-    view.written(to, Outputs(json, html).write(report))
+    view.written(to, outputs.write(report))
     reached = bool(report.standings) and all(s.level >= level for s in report.standings)
     if not reached:
         raise typer.Exit(1)

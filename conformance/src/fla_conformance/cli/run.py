@@ -56,6 +56,8 @@ def run(
         timeout,
         argv=("fla-conformance", *sys.argv[1:]),
     )
+    outputs = Outputs(json, html, junit, markdown)
+    outputs.check()
     prepared = prepare(request)
     lines = stream_path(plugin, prepared.device)
     total = len(prepared.tasks) + len(prepared.early)
@@ -71,7 +73,7 @@ def run(
         to.print(text, markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     view.show(to, report)
-    view.written(to, Outputs(json, html, junit, markdown).write(report))
+    view.written(to, outputs.write(report))
     if written := write_cases(report, FOLDER / "cases"):
         text = f"the cases that failed are in {written[0].parent}"
         to.print(text, style="dim", markup=False, soft_wrap=True)
