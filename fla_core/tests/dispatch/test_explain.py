@@ -147,6 +147,9 @@ def test_gradients_and_grouped_heads(install: Any) -> None:
         ({"features": ["l2nrom"]}, "'l2nrom' (did you mean l2norm?)"),
         ({"gradients": ["w"]}, "got       w"),
         ({"device": "cuda:x"}, "a device such as cuda or cuda:1"),
+        ({"H": 3, "HV": 4}, "argument 'HV' is not valid\n  expected  H divides HV"),
+        ({"B": 2, "features": ["varlen"]}, "1: packed sequences lie in one row"),
+        ({"B": 2, "N": 3}, "2, the rows of a dense batch, or the feature varlen"),
     ],
 )
 def test_facts_are_checked(facts: dict[str, Any], text: str) -> None:

@@ -85,6 +85,7 @@ def explain(
     facts = _Facts(contract, name)
     target = parse_device(name, device or _default_device())
     sizes, active = facts.sizes(sizes), facts.features(features)
+    facts.check_rows(sizes, active)
     if "HV" in sizes and sizes["HV"] != sizes.get("H", sizes["HV"]):
         active |= {"gva"}
     dtypes = facts.dtypes(facts.dtype(dtype), active)
@@ -147,7 +148,20 @@ class _Facts:
         sizes = dict(given)
         if "H" in given and "HV" in ranges:
             sizes.setdefault("HV", given["H"])
+        for relation in self.contract.domain.relations:
+            if sizes.keys() >= set(relation.axes) and not relation.holds(sizes):
+                got = ", ".join(f"{axis}={sizes[axis]}" for axis in relation.axes)
+                raise self._error(relation.axes[-1], str(relation), got)
         return sizes
+
+    def check_rows(self, sizes: Mapping[str, int], active: frozenset[str]) -> None:
+        """Check how many sequences lie in how many rows."""
+        rows, sequences = sizes.get("B"), sizes.get("N")
+        if "varlen" in active and rows not in (1, None):
+            raise self._error("B", "1: packed sequences lie in one row (varlen)", str(rows))
+        if "varlen" not in active and None not in (rows, sequences) and rows != sequences:
+            expected = f"{rows}, the rows of a dense batch, or the feature varlen"
+            raise self._error("N", expected, str(sequences))
 
     def features(self, given: Iterable[str]) -> frozenset[str]:
         names, known = frozenset(given), self.contract.features
