@@ -1,7 +1,8 @@
 """The tables of measured figures, from the rows that a bench wrote and from conformance reports.
 
-``h200.json`` is what ``check_and_time.py --json`` wrote on that card, ``peers-h200.json`` has other
-packages' figures. A row that is not ``ok`` has its status in place of a figure.
+Each file in ``h200`` is what a run of ``check_and_time.py --json`` wrote on that card; a call that
+several took has its figures from the latest. ``peers-h200.json`` has other packages' figures. A row
+that is not ``ok`` has its status in place of a figure.
 """
 
 from __future__ import annotations
@@ -12,34 +13,39 @@ from pathlib import Path
 from support import PROOFS, lowest, reports
 from tables import ROOT, rows
 
-from fla_core.cli.calls.bench.rows import Row, described, read
+from fla_core.cli.calls.bench.rows import Row, Stored, described, read
 
 FOLDER = ROOT / "docs" / "benchmarks"
-OURS, PEERS = FOLDER / "h200.json", FOLDER / "peers-h200.json"
+OURS, PEERS = FOLDER / "h200", FOLDER / "peers-h200.json"
 MAIN = {"B": 2, "T": 8192, "H": 16, "K": 128, "V": 128}
 BACKEND, ARCH = "cuda", "sm90"
 
 
-def taken(path: Path = OURS) -> str:
-    """Where and when the rows were taken."""
-    stored = read(path)
-    return f"{described(stored.host)}; {stored.taken}.\n"
+def taken(folder: Path = OURS) -> str:
+    """Where and when the rows were taken, and how many of each run are shown."""
+    runs = _runs(folder)
+    latest = {row.key: run for run in runs for row in run.rows}
+    told = []
+    for run in runs:
+        shown = sum(latest[row.key] is run for row in run.rows)
+        told.append(f"- {described(run.host)}; {run.taken}; {shown} of {len(run.rows)} rows shown.\n")
+    return "".join(told)
 
 
-def timings(path: Path = OURS) -> str:
+def timings(folder: Path = OURS) -> str:
     """Every operator at the main shape."""
     headers = ("operator", "forward ms", "forward + backward ms", "peak MiB", "host µs, forward")
     lines = []
-    for (title, _), found in _calls(read(path).rows).items():
+    for (title, _), found in _calls(_measured(folder)).items():
         if _is_main(found):
             host = _whole(found.get("fwd"), "host_us")
             lines.append((f"`{title}`", *_figures(found), host))
     return rows(headers, lines)
 
 
-def other_shapes(path: Path = OURS) -> str:
+def other_shapes(folder: Path = OURS) -> str:
     """The same at every other shape: forward, forward and backward."""
-    known = _calls(read(path).rows)
+    known = _calls(_measured(folder))
     known = {key: found for key, found in known.items() if not _is_main(found)}
     known = {key: found for key, found in known.items() if "decode" not in found}
     shapes = list(dict.fromkeys(shape for _, shape in known))
@@ -53,11 +59,23 @@ def other_shapes(path: Path = OURS) -> str:
     return rows(("operator", *shapes), lines)
 
 
+def steps(folder: Path = OURS) -> str:
+    """Every operator's decode steps."""
+    headers = ("operator", "shape", "ms", "from a graph", "host µs")
+    lines = []
+    for (title, shape), found in _calls(_measured(folder)).items():
+        if row := found.get("decode"):
+            graph = "" if row.graph_ms is None else f"{row.graph_ms:.4f}"
+            ms = row.status if row.ms is None else f"{row.ms:.4f}"
+            lines.append((f"`{title}`", shape, ms, graph, _whole(row, "host_us")))
+    return rows(headers, lines)
+
+
 def peers(ours: Path = OURS, others: Path = PEERS) -> str:
     """Other packages' figures, and after each ours of the same call."""
     measured = ("forward ms", "forward + backward ms", "peak MiB")
     headers = ["operator", "shape", "by", *(x for name in measured for x in (name, "here"))]
-    here, lines = {row.key: row for row in read(ours).rows}, []
+    here, lines = {row.key: row for row in _measured(ours)}, []
     for provider, found in _by_provider(read(others).rows).items():
         for (title, shape), theirs in _calls(found).items():
             beside = {d: here[row.key] for d, row in theirs.items() if row.key in here}
@@ -85,6 +103,15 @@ def proven(folder: Path = PROOFS) -> str:
             reached = _listed(lowest((one["dtype"], one["level"]) for one in own))
             lines.append((f"`{name}`", str(checks), reached, date))
     return rows(headers, lines)
+
+
+def _runs(folder: Path) -> list[Stored]:
+    return sorted((read(path) for path in folder.glob("*.json")), key=lambda run: run.taken)
+
+
+def _measured(folder: Path) -> Iterable[Row]:
+    """The latest row of every call, in the order in which calls were first taken."""
+    return {row.key: row for run in _runs(folder) for row in run.rows}.values()
 
 
 def _calls(found: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:

@@ -38,6 +38,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "taken": figures.taken,
         "timings": figures.timings,
         "shapes": figures.other_shapes,
+        "steps": figures.steps,
         "peers": figures.peers,
         "proven": figures.proven,
     },

@@ -23,11 +23,12 @@ def row(direction: str, ms: float | None, **changes: Any) -> Row:
     return replace(measured, **changes)
 
 
-def written(folder: Path, *found: Row) -> Path:
-    path = folder / "rows.json"
-    host = {"device": "NVIDIA H200", "torch": "2.11.0"}
-    path.write_text(json.dumps(document(found, host)), encoding="utf-8")
-    return path
+def written(folder: Path, *found: Row, taken: str = "2026-12-01 00:34:02 UTC") -> Path:
+    """A file in the folder, which is returned."""
+    told = document(found, {"device": "NVIDIA H200", "torch": "2.11.0"}) | {"taken": taken}
+    name = f"{taken.replace(':', '')}.json"
+    (folder / name).write_text(json.dumps(told), encoding="utf-8")
+    return folder
 
 
 def cells(table: str) -> list[list[str]]:
@@ -39,7 +40,7 @@ def cells(table: str) -> list[list[str]]:
 def test_a_line_an_operator(tmp_path: Path) -> None:
     gated = {"variant": "l2norm"}
     wrong = {**gated, "status": "wrong", "host_us": None, "peak_mib": None}
-    path = written(
+    folder = written(
         tmp_path,
         row("both", 1.4404),
         row("fwd", 0.2831),
@@ -48,14 +49,14 @@ def test_a_line_an_operator(tmp_path: Path) -> None:
         row("fwd", 0.9, shape=LONG),
         row("fwd", 0.3, shape={**MAIN, "H": 8}),
     )
-    assert cells(figures.timings(path)) == [
+    assert cells(figures.timings(folder)) == [
         ["`chunk_gated_delta_rule`", "0.283", "1.440", "480", "40"],
         ["`chunk_gated_delta_rule:l2norm`", "0.350", "wrong", "", "40"],
     ]
 
 
 def test_a_column_a_shape(tmp_path: Path) -> None:
-    path = written(
+    folder = written(
         tmp_path,
         row("fwd", 0.2831),
         row("both", 4.0, shape=LONG),
@@ -64,7 +65,7 @@ def test_a_column_a_shape(tmp_path: Path) -> None:
         row("fwd", 1.1, shape=LONG, variant="l2norm"),
         row("decode", 0.1, shape={**MAIN, "T": 1}),
     )
-    table = figures.other_shapes(path)
+    table = figures.other_shapes(folder)
     assert table.splitlines()[0].split(" | ")[1:] == [
         "B1 T32768 H16 K128 V128",
         "B1 T32768 H16 K128 V128 N2 |",
@@ -75,15 +76,46 @@ def test_a_column_a_shape(tmp_path: Path) -> None:
     ]
 
 
+def test_the_latest_run_that_took_a_call_has_its_row(tmp_path: Path) -> None:
+    late, early = "2026-12-01 04:22:30 UTC", "2026-12-01 00:34:02 UTC"
+    written(tmp_path, row("fwd", 0.2), row("both", 1.2), taken=late)
+    written(tmp_path, row("fwd", 0.3), row("both", 1.3), row("fwd", 0.9, shape=LONG), taken=early)
+    assert cells(figures.timings(tmp_path)) == [
+        ["`chunk_gated_delta_rule`", "0.200", "1.200", "480", "40"]
+    ]
+    assert cells(figures.other_shapes(tmp_path)) == [["`chunk_gated_delta_rule`", "0.900"]]
+    assert figures.taken(tmp_path).splitlines() == [
+        f"- NVIDIA H200, torch 2.11.0; {early}; 1 of 3 rows shown.",
+        f"- NVIDIA H200, torch 2.11.0; {late}; 2 of 2 rows shown.",
+    ]
+
+
+def test_a_line_a_decode_step(tmp_path: Path) -> None:
+    shape = {**MAIN, "T": 1}
+    lost = {"shape": {**shape, "B": 64}, "status": "wrong", "host_us": None}
+    folder = written(
+        tmp_path,
+        row("fwd", 0.2831),
+        row("decode", 0.00676, shape=shape, graph_ms=0.0068),
+        row("decode", None, **lost),
+    )
+    name, sizes = "`chunk_gated_delta_rule`", "T1 H16 K128 V128"
+    assert cells(figures.steps(folder)) == [
+        [name, f"B2 {sizes}", "0.0068", "0.0068", "40"],
+        [name, f"B64 {sizes}", "wrong", "", ""],
+    ]
+
+
 def test_others_stand_beside_the_same_call_alone(tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     theirs = {"provider": "peer", "version": "1.0"}
-    others = written(
+    written(
         tmp_path / "others",
         row("fwd", 0.317, **theirs),
         row("fwd", 0.5, **theirs, variant="l2norm"),
         row("both", None, **theirs, status="refused", peak_mib=None),
     )
+    (others,) = (tmp_path / "others").iterdir()
     ours = written(tmp_path, row("fwd", 0.283), row("both", 1.44), row("fwd", 0.9, shape=LONG))
     shape = "B2 T8192 H16 K128 V128"
     pairs = ["0.317", "0.283", "refused", "1.440", "", "480"]
