@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 import torch
@@ -161,6 +162,18 @@ def test_gradients_under_decays_cover_every_chunk_and_channel_both_ways(
     assert both.grid == 2 * sequences * 2 * tiles * planned.segments
     assert both.constants["C"] == planned.tiles.chunk_size == 64
     assert (planned.segments - 1) * planned.span < chunks <= planned.segments * planned.span
+
+
+def test_gradients_without_gates_of_tokens_are_left_to_what_keeps_fewer_states() -> None:
+    from fla_backend_cuda.hopper import decay
+
+    kernels, plain = decay.Kernels(H200), Problem(2, 2 * 8192, 8192, 16, 128, 128, 2)
+    planned = kernels._plan_backward(plain)
+    assert "gradients" not in planned.launches
+    assert planned.tiles.chunk_size == 128
+    gated = kernels._plan_backward(replace(plain, gated=True))
+    assert "gradients" in gated.launches
+    assert gated.tiles.chunk_size == 64
 
 
 @pytest.mark.parametrize("values", [128, 192])
