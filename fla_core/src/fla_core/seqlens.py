@@ -21,20 +21,21 @@ class SeqLens:
     """``cu_seqlens`` of a packed call: N sequences in one row of T tokens.
 
     Attributes:
-        device: the boundaries ``[N+1]``, int32 or int64, where the kernels run.
+        device: the boundaries ``[N+1]``, int32 or int64, contiguous, where the kernels run.
         count: N.
         checked_length: T for which the boundaries were found valid; -1 before.
     """
 
-    __slots__ = ("_bounds", "_longest", "_tables", "checked_length", "count", "device")
+    __slots__ = ("_bounds", "_copies", "_longest", "_tables", "checked_length", "count", "device")
 
     def __init__(self, device: Tensor, bounds: tuple[int, ...] | None = None) -> None:
-        self.device = device
+        self.device = device.contiguous()  # kernels walk it: a column of a table would mislead them
         self.count = device.shape[0] - 1
         self.checked_length = -1
         self._bounds = bounds
         self._longest = -1
         self._tables: dict[int, Tensor] = {}
+        self._copies: list[torch.cuda.Event] = []
 
     @property
     def known(self) -> bool:
@@ -58,6 +59,12 @@ class SeqLens:
             self._bounds = tuple(self.device.tolist())
         return self._bounds
 
+    def beside(self, boundaries: Tensor) -> SeqLens:
+        """The same sequences by boundaries read anew; tables are shared."""
+        again = SeqLens(boundaries, self._bounds)
+        again._tables = self._tables
+        return again
+
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence; read from the host like ``bounds``."""
@@ -67,14 +74,40 @@ class SeqLens:
         return self._longest
 
     def chunk_table(self, chunk_size: int) -> Tensor:
-        """Return ``[NT, 2]`` (sequence, chunk inside the sequence) on the device, built once."""
+        """Return ``[NT, 2]`` (sequence, chunk inside the sequence) on the device, built once.
+
+        Raises:
+            UnsupportedError: it was not yet, and a graph is being captured.
+        """
         table = self._tables.get(chunk_size)
         if table is None:
-            # It outlives the call, so it must not be an inference tensor.
-            with torch.inference_mode(False):
-                table = chunk_table(self.bounds, chunk_size, self.device)
-            self._tables[chunk_size] = table
+            table = self._tables[chunk_size] = self._built(chunk_size)
+        elif self._copies:
+            self._await_copies()
         return table
+
+    def _built(self, chunk_size: int) -> Tensor:
+        if capturing(self.device):
+            # Replays would copy from memory of the host that by then holds something else.
+            raise UnsupportedError(
+                "cu_seqlens",
+                "building a table of chunks while a CUDA graph is captured",
+                "a call with the same tensor before the capture",
+            )
+        # It outlives the call, so it must not be an inference tensor.
+        with torch.inference_mode(False):
+            table = chunk_table(self.bounds, chunk_size, self.device)
+        if table.is_cuda:
+            self._copies.append(torch.cuda.current_stream(table.device).record_event())
+        return table
+
+    def _await_copies(self) -> None:
+        """Let the current stream wait for what another may still be copying."""
+        if capturing(self.device):
+            return  # torch waits for the device before it begins a capture
+        self._copies = [copy for copy in self._copies if not copy.query()]
+        for copy in self._copies:
+            torch.cuda.current_stream(self.device.device).wait_event(copy)
 
 
 class _Entry(NamedTuple):
@@ -126,6 +159,9 @@ def cached_seqlens(cu_seqlens: Tensor, host_copy: Tensor | None = None) -> SeqLe
     key = id(cu_seqlens)
     entry = _cache.get(key)
     if entry is not None and entry.describes(cu_seqlens):
+        if capturing(cu_seqlens) and not cu_seqlens.is_contiguous():
+            # The graph must copy the boundaries, not read the copy of an earlier call.
+            return entry.seqlens.beside(cu_seqlens.detach())
         return entry.seqlens
     # The cached object keeps an alias: holding the tensor itself would keep it alive for ever. Its
     # entry goes with the tensor, or the tables of 64 past batches would stay on the device.
@@ -163,4 +199,8 @@ def chunk_table(bounds: tuple[int, ...], chunk_size: int, like: Tensor) -> Tenso
     sequence = torch.repeat_interleave(torch.arange(len(counts), device="cpu"), counts)
     first = counts.cumsum(0) - counts
     inside = torch.arange(int(counts.sum()), device="cpu") - first[sequence]
-    return torch.stack([sequence, inside], dim=1).to(like.device, like.dtype)
+    table = torch.stack([sequence, inside], dim=1).to(like.dtype)
+    if like.device.type == "cuda":
+        # From memory that is not pinned the copy would wait for all that was launched before.
+        return table.pin_memory().to(like.device, non_blocking=True)
+    return table.to(like.device)
