@@ -17,6 +17,7 @@ from fla_core.cli.calls.bench.rows import Row, Stored, described, read
 
 FOLDER = ROOT / "docs" / "benchmarks"
 OURS, PEERS = FOLDER / "h200", FOLDER / "peers-h200.json"
+OWN = "ours"
 MAIN = {"B": 2, "T": 8192, "H": 16, "K": 128, "V": 128}
 BACKEND, ARCH = "cuda", "sm90"
 
@@ -28,7 +29,9 @@ def taken(folder: Path = OURS) -> str:
     told = []
     for run in runs:
         shown = sum(latest[row.key] is run for row in run.rows)
-        told.append(f"- {described(run.host)}; {run.taken}; {shown} of {len(run.rows)} rows shown.\n")
+        told.append(
+            f"- {described(run.host)}; {run.taken}; {shown} of {len(run.rows)} rows shown.\n"
+        )
     return "".join(told)
 
 
@@ -110,8 +113,9 @@ def _runs(folder: Path) -> list[Stored]:
 
 
 def _measured(folder: Path) -> Iterable[Row]:
-    """The latest row of every call, in the order in which calls were first taken."""
-    return {row.key: row for run in _runs(folder) for row in run.rows}.values()
+    """The latest row of every call of ours, in the order in which calls were first taken."""
+    latest = {row.key: row for run in _runs(folder) for row in run.rows}
+    return [row for row in latest.values() if row.provider == OWN]
 
 
 def _calls(found: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:

@@ -48,6 +48,7 @@ def test_a_line_an_operator(tmp_path: Path) -> None:
         row("fwd", 0.35, **gated),
         row("fwd", 0.9, shape=LONG),
         row("fwd", 0.3, shape={**MAIN, "H": 8}),
+        row("fwd", 0.94, provider="sdpa", operator="softmax_attention"),
     )
     assert cells(figures.timings(folder)) == [
         ["`chunk_gated_delta_rule`", "0.283", "1.440", "480", "40"],

@@ -11,7 +11,7 @@ import torch
 
 from fla_conformance.run import Target, targets
 from fla_conformance.suite import matching
-from fla_core.cli.calls.bench import recipes
+from fla_core.cli.calls.bench import anchor, recipes
 from fla_core.cli.calls.bench.recipes import Recipe
 from fla_core.cli.calls.bench.workload import Workload
 from fla_core.contracts import CONTRACTS
@@ -93,6 +93,17 @@ def steps(contract: str, dtype: torch.dtype) -> Iterator[Workload]:
         if "HV" not in CONTRACTS[contract].domain.axes:
             del sizes["HV"]
         yield Workload(recipes.stepped(names[0]), sizes, None, dtype)
+
+
+def anchors(listed: Iterable[tuple[Workload, str]]) -> list[tuple[Workload, str]]:
+    """Softmax attention at the first shape that is neither packed nor a decode step."""
+    dense = (call for call, direction in listed if call.lengths is None and direction != "decode")
+    first = next(dense, None)
+    if first is None:
+        return []
+    sizes = {axis: size for axis, size in first.sizes.items() if axis != "HV"}
+    workload = Workload(anchor.RECIPE, sizes, None, first.dtype)
+    return [(workload, direction) for direction in ("both", "fwd")]
 
 
 def timed_calls(

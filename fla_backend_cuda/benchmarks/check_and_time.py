@@ -9,7 +9,8 @@ Processes share out the compiling of what is timed and the definitions that it w
 with, then the suite's grid of forward and backward cases of every implementation that the plugin
 declares. Only contracts whose cases all passed go on: to the proofs, one process an operator, and
 to the clock. The clock is that of ``fla-kernels bench``, which checks the timed call itself once
-more. FILE is written again after each row, so that a run that is ended keeps those it has.
+more. torch's softmax attention at the first dense shape comes first. FILE is written again after
+each row, so that a run that is ended keeps those it has.
 """
 
 # ruff: noqa: T201
@@ -30,9 +31,10 @@ from pathlib import Path
 
 import memcheck
 import torch
-from calls import SHAPES, chosen, narrowed, timed_calls
+from calls import SHAPES, anchors, chosen, narrowed, timed_calls
 from grid_share import GOLDS, RESULTS
 
+from fla_core.cli.calls.bench.anchor import Anchor
 from fla_core.cli.calls.bench.golds import Golds
 from fla_core.cli.calls.bench.providers import provider
 from fla_core.cli.calls.bench.rows import Row, document, machine
@@ -177,11 +179,15 @@ def _started(command: list[str], more: Mapping[str, str]) -> Running:
 
 
 def timed(options: argparse.Namespace, contracts: Iterable[str], golds: Golds) -> Iterator[Row]:
-    """Time every call of the contracts and print a line each."""
+    """Time every call of the contracts and print a line each, that of the anchor first."""
     bench = Bench(torch.device(options.device), golds=golds)
     ours = provider("ours", options.plugin)
     print(f"{'operator':30} {'shape':28} {'':6} {'ms':>8} {'graph':>7} {'host us':>7} {'MiB':>6}")
     listed = timed_calls(contracts, options.shapes, options.decode, torch.bfloat16)
+    for workload, direction in anchors(listed):
+        row = bench.run(workload, Anchor(), direction)
+        _print(row)
+        yield row
     for workload, direction in listed:
         row = bench.run(workload, ours, direction)
         _print(row)

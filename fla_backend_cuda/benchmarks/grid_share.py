@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from calls import chosen, narrowed, timed_calls
+from calls import anchors, chosen, narrowed, timed_calls
 
 from fla_conformance.case import Case
 from fla_conformance.grid import grid
 from fla_conformance.result import Outcome
 from fla_conformance.run import Target, run_case
 from fla_core.cli.calls.bench import gate
+from fla_core.cli.calls.bench.anchor import Anchor
 from fla_core.cli.calls.bench.golds import Golds
 from fla_core.cli.calls.bench.providers import provider
 from fla_core.cli.calls.bench.runner import step
@@ -56,9 +57,9 @@ def _share(asked: Mapping[str, Any]) -> None:
     for workload, direction in _claimed(_called(timed), folder, "call"):
         _compile(workload, direction, device)
     golds = Golds(folder / GOLDS)
-    for label, part, grad in _claimed(_definitions(timed), folder, "definition"):
+    for label, part, grad, right in _claimed(_definitions(timed), folder, "definition"):
         try:
-            gate.evaluate_ahead(label, part, device, grad, golds)
+            gate.evaluate_ahead(label, part, device, grad, golds, right)
             _release(device)
         except Exception as error:
             print(f"evaluating {label}: {error}"[:300])
@@ -111,12 +112,16 @@ def _called(timed: list[tuple[Workload, str]]) -> list[tuple[Workload, str]]:
     return sorted(listed.values(), key=lambda call: call[1] != "both")
 
 
-def _definitions(timed: list[tuple[Workload, str]]) -> list[tuple[str, Workload, bool]]:
+def _definitions(
+    timed: list[tuple[Workload, str]],
+) -> list[tuple[str, Workload, bool, gate.Definitions]]:
     """Each definition once, with gradients where a call has any: those of many tokens first."""
-    listed: dict[str, tuple[str, Workload, bool]] = {}
-    for workload, direction in timed:
+    calls = [(*call, gate.DEFINITIONS) for call in timed]
+    calls += [(*call, Anchor().definitions) for call in anchors(timed)]
+    listed: dict[str, tuple[str, Workload, bool, gate.Definitions]] = {}
+    for workload, direction, right in calls:
         for label, part in gate.compared(workload).items():
-            listed.setdefault(label, (label, part, direction == "both"))
+            listed.setdefault(label, (label, part, direction == "both", right))
     return sorted(listed.values(), key=lambda one: -one[1].sizes["T"])
 
 

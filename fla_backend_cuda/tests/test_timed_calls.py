@@ -96,8 +96,11 @@ def test_what_is_timed_is_compared_with_what_was_evaluated_ahead(
     options = Namespace(**asked, profile=False)
     golds = Golds(tmp_path / grid_share.GOLDS)
     rows = list(check_and_time.timed(options, ["simple_gla"], golds))
+    assert [row.provider for row in rows[:3]] == ["sdpa", "sdpa", "ours"]
     told = [(row.title, row.direction, row.status) for row in rows]
     assert told == [
+        ("softmax_attention", "both", "ok"),
+        ("softmax_attention", "fwd", "ok"),
         *(
             (title, direction, "ok")
             for title in ("chunk_simple_gla", "chunk_retention")
@@ -193,3 +196,15 @@ def test_what_is_watched_was_compiled_before(
     ]
     assert caches[2] == caches[3] == caches[5] == caches[6]
     assert len({caches[0], caches[1], caches[2]}) == 3  # counting starts in empty caches
+
+
+def test_the_anchor_has_the_first_dense_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        calls, "SHAPES", {"grouped": (2, 80, 2, 4, 16, 16), "packed": (1, 90, 2, 2, 16, 16)}
+    )
+    monkeypatch.setattr(calls, "PACKED", {"packed": 3})
+    timed = calls.timed_calls(["kda"], ["packed", "grouped"], True, torch.bfloat16)
+    told = [(workload.text, direction) for workload, direction in calls.anchors(timed)]
+    assert told == [("B2 T80 H2 K16 V16", "both"), ("B2 T80 H2 K16 V16", "fwd")]
+    packed = calls.timed_calls(["kda"], ["packed"], True, torch.bfloat16)
+    assert calls.anchors(packed) == []
