@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fla_core import ops
+from fla_core import explain, ops
 from fla_core.call import Call
 from fla_core.contracts import CONTRACTS
 from fla_core.errors import ContractError, UnsupportedError
@@ -84,6 +84,28 @@ def test_boundaries_on_the_device_are_checked_by_value() -> None:
     torch.testing.assert_close(o, host, rtol=0, atol=0)
     with pytest.raises(ContractError, match="boundaries that never fall"):
         ops.chunk_kda(**given, cu_seqlens=torch.tensor([0, 30, 20, 70], device="cuda"))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_boundaries_that_the_host_knows_are_not_waited_for(dtype: torch.dtype) -> None:
+    sizes = {"T": 70, "H": 2, "HV": 2, "K": 16, "V": 8, "N": 3}
+    decision = explain("chunk_kda", device="cuda", dtype="fp32", features=["varlen"], **sizes)
+    if decision.chosen is None or decision.chosen.startswith("reference:"):
+        pytest.skip("no kernels; the reference waits")
+    given = inputs()
+    for bounds in ([0, 13, 13, 70], [0, 40, 70, 70]):
+        # The second tensor is new, and so is its table; compilers may wait in the first call.
+        host = torch.tensor(bounds, dtype=dtype)
+        boundaries = host.cuda()
+        torch.cuda.synchronize()
+        before = torch.cuda.get_sync_debug_mode()
+        torch.cuda.set_sync_debug_mode("error" if bounds[1] == 40 else before)
+        try:
+            o, _ = ops.chunk_kda(**given, cu_seqlens=boundaries, cu_seqlens_cpu=host)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    alone, _ = ops.chunk_kda(**{name: x[:, :40] for name, x in given.items()})
+    torch.testing.assert_close(o[:, :40], alone, rtol=1e-4, atol=1e-4)
 
 
 def test_tensors_of_different_devices_are_refused() -> None:
