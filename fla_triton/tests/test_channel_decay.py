@@ -20,6 +20,7 @@ SETS = {
         (case("gla", "bfloat16", (1, 70, 1, 80, 90), GATED), FILLS),
         (case("gla", "float16", (1, 66, 1, 16, 24), GATED), FILLS),
         (case("gla", "bfloat16", (2, 5, 1, 20, 17), GATED), FILLS),
+        (case("gla", "float16", (2, 5, 1, 20, 17), GATED), FILLS),
     ],
     "packed": [
         (case("gla", "float32", (1, 0, 1, 20, 17), GATED, (33, 0, 1)).but(regime="resets"), FILLS),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 
 import pytest
 
+from fla_conformance.case import Case
+from fla_triton.plan import Problem, plan
+from fla_triton.profiles import PROFILES
 from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
 
 pytestmark = pytest.mark.skipif(
@@ -32,8 +36,9 @@ SETS = {
     ],
     "segments": [
         (case("simple_gla", "float32", (1, 800, 1, 16, 16), ("g", *STATES)), IDLE),
-        (case("simple_gla", "bfloat16", (1, 800, 1, 16, 16), ("g_gamma", *STATES)), IDLE),
+        (case("simple_gla", "bfloat16", (1, 1600, 1, 16, 16), ("g_gamma", *STATES)), IDLE),
     ],
+    "decoding": [(case("simple_gla", "float16", (2, 5, 1, 20, 17), ("g", *STATES)), FILLS)],
     "regimes": [
         (
             case("simple_gla", dtype, (1, 140, 1, 16, 16), ("g", *STATES)).but(regime=regime),
@@ -51,3 +56,15 @@ SETS = {
 @pytest.mark.parametrize("name", SETS)
 def test_interpreted_kernels_are_right(name: str) -> None:
     assert failures(SETS[name]) == {}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("one", "processors"), SETS["segments"], ids=lambda x: getattr(x, "id", x))
+def test_long_sequences_are_cut_in_time(one: Case, processors: int, direction: str) -> None:
+    sizes, itemsize = one.sizes, 2 if one.dtype == "bfloat16" else 4
+    batch, tokens, heads, keys, values = (sizes[name] for name in ("B", "T", "H", "K", "V"))
+    problem = Problem(
+        batch, batch * tokens, tokens, heads, keys, values, itemsize, gated="g" in one.features
+    )
+    profile = replace(PROFILES["sm90"], multiprocessors=processors)
+    assert plan(problem, direction, profile).segments > 1
