@@ -55,6 +55,7 @@ COMPILED_AT_NIGHT = (
     "gfx1100",
     "gfx1201",
 )
+DTYPES_AT_NIGHT = ("--dtypes", "bfloat16", "float16", "float32")
 INTERPRETED = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250", "pvc", "bmg", "dg2")
 # All contracts, in patterns of which either takes Intel's compiler as long.
 HALVES = ("*a", "*[!a]")
@@ -265,9 +266,9 @@ def compile_all(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def compile_gfx1250(session: nox.Session) -> None:
-    """Every night: the chip for which the pinned Triton has no working compiler."""
+    """Every night: the chip for which the pinned Triton has no working compiler, every dtype."""
     install_kernels(session, "triton==3.7.1", backends=("fla_backend_rocm",))
-    compile_kernels(session, "gfx1250")
+    compile_kernels(session, "gfx1250", *DTYPES_AT_NIGHT)
 
 
 @nox.session(default=False)
@@ -303,9 +304,9 @@ def xpu(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def xpu_all(session: nox.Session) -> None:
-    """Every night: every Intel chip, and the kernels of every contract, run on the CPU."""
+    """Every night: every Intel chip and dtype, and every contract's kernels, run on the CPU."""
     install_intel(session)
-    compile_kernels(session, "pvc", "dg2", "bmg")
+    compile_kernels(session, "pvc", "dg2", "bmg", *DTYPES_AT_NIGHT)
     compile_kernels(session, module="compile_only.lowered")
     compile_kernels(session, "--control", "--only", "linear_attn", module="compile_only.lowered")
 

@@ -130,7 +130,8 @@ def test_registers_are_those_of_lanes_and_of_multiprocessors(
         ("chunk_gradients", "gfx942", 128, 1056, True),
         ("chunk_gradients", "gfx942", 128, 1152, False),
         ("chunk_gradients", "gfx942", 256, 1320, True),
-        ("chunk_outputs", "gfx942", 256, 252, True),
+        ("chunk_outputs", "gfx942", 256, 124, True),
+        ("chunk_outputs", "gfx942", 256, 252, False),
         ("chunk_outputs", "gfx942", 128, 8, False),
         ("chunk_states", "gfx1100", 128, 8, False),
         ("delta_errors", "sm90", 256, 4752, True),
@@ -200,3 +201,50 @@ def test_everything_declared_has_cases_in_both_directions() -> None:
     for subject in subjects():
         for made in (cases(subject, False), cases(subject, True), small_cases(subject)):
             assert {case.direction for case in made} == {"fwd", "bwd"}, subject.row.contract
+            assert {case.dtype for case in made} == {"bfloat16", "float16", "float32"}
+
+
+def test_calls_of_usual_sizes_are_the_same_in_every_dtype() -> None:
+    from compile_only.cases import DTYPES, cases, subjects
+
+    for subject in subjects():
+        one, *others = (cases(subject, False, [dtype]) for dtype in DTYPES)
+        for other in others:
+            assert [case.but(dtype=one[0].dtype) for case in other] == one
+        assert {case.dtype for case in cases(subject, True, ["float16"])} == {"float16"}
+
+
+def test_a_kernel_counts_for_the_dtype_whose_call_compiled_it(
+    fine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compile_only import __main__ as driver
+    from compile_only.cases import cases, subjects
+    from compile_only.report import row
+    from compile_only.targets import target
+
+    made: list[Any] = []
+    stack = {"bfloat16": 0, "float32": 128}
+
+    def compiling(subject: Any, inputs: Any, chip: Any) -> None:
+        takes = replace(fine.resources, stack=stack[inputs.case.dtype])
+        # Of a pass over states, which are float32 in every call.
+        made.append(replace(fine, kernel="chunk_states", dtype="fp32", resources=takes))
+
+    monkeypatch.setattr(driver, "answer", compiling)
+    monkeypatch.setattr(driver, "decode_pooled", lambda *call: None)
+    subject = subjects()[0]
+    todo = cases(subject, False, list(stack))
+    said = row(driver.outcome_of(subject, todo, target("sm120"), made))
+    assert (said["cases"], said["kernels"], said["dtypes"]) == (4, 4, ["bfloat16", "float32"])
+    assert said["functions"] == said["by_dtype"]["float32"]["functions"]
+    assert len(said["faults"]) == 2
+    for dtype, bytes_ in stack.items():
+        one = said["by_dtype"][dtype]
+        assert (one["cases"], one["kernels"]) == (2, 2)
+        assert one["functions"]["chunk_states"]["stack"] == bytes_
+
+
+def test_dtypes_that_nobody_knows_are_refused() -> None:
+    run = compile_only("sm90", "--dtypes", "float64")
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "float64" in run.stderr.splitlines()[-1]

@@ -6,6 +6,8 @@ first; so has each module of a chip's own kernels, and each pattern of contracts
 
     --thorough           every dtype, feature and size; otherwise those of most models. Minutes a
                          contract, and up to half an hour a chip of one processor
+    --dtypes NAME ..     calls of these dtypes alone; of every one with --thorough, otherwise of
+                         bfloat16, unless this says it
     --report FOLDER      write what was compiled, for the table of supported hardware, after each
                          contract; what a file of the same toolchain says of others stays
     --control NAME ..    compile kernels that must be found faulty instead
@@ -33,21 +35,24 @@ from pathlib import Path
 import torch
 
 from compile_only.budget import faults
-from compile_only.cases import Subject, cases, normalised, subjects
+from compile_only.cases import DTYPES, Subject, cases, normalised, subjects
 from compile_only.controls import CONTROLS
 from compile_only.driver import Compiled, pretending
 from compile_only.report import Outcome, row, summary, write
 from compile_only.run import answer, decode_pooled, refusal
 from compile_only.targets import Target, target
+from fla_conformance.case import Case
 from fla_conformance.inputs import make_inputs
 from fla_triton.profiles import EVERY
 
 
-def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compiled]) -> Outcome:
-    """Run every case of an implementation; what is compiled meanwhile is appended to ``made``."""
+def outcome_of(
+    subject: Subject, todo: Sequence[Case], chip: Target, made: list[Compiled]
+) -> Outcome:
+    """Run cases of an implementation; what is compiled meanwhile is appended to ``made``."""
     wrong: list[str] = []
-    first, arch = len(made), chip.profile.arch
-    todo = cases(subject, thorough)
+    arch = chip.profile.arch
+    kernels: dict[str, list[Compiled]] = {}
     for case in todo:
         before, known, begin = len(made), len(wrong), time.perf_counter()
         try:
@@ -58,13 +63,14 @@ def outcome_of(subject: Subject, chip: Target, thorough: bool, made: list[Compil
             text = " ".join(str(error).split())[:400]
             wrong.append(f"{case.id}: {type(error).__name__}: {text}")
         wrong += [f"{case.id}: {fault}" for one in made[before:] for fault in faults(one, chip)]
+        kernels.setdefault(case.dtype, []).extend(made[before:])
         taken = time.perf_counter() - begin
         print(f"{arch}: {taken:6.1f} s {len(made) - before:3} kernels  {case.id}", flush=True)
         for fault in wrong[known:]:
             print(f"{arch}: {fault}", flush=True)
-    if len(made) == first:
+    if not any(kernels.values()):
         wrong.append(f"{subject.row.contract}: no kernel was compiled")
-    return Outcome(subject.row, tuple(todo), tuple(made[first:]), tuple(wrong))
+    return Outcome(subject.row, tuple(todo), kernels, tuple(wrong))
 
 
 def each(archs: Sequence[str], modules: Sequence[str], patterns: Sequence[str]) -> int:
@@ -101,6 +107,7 @@ def main() -> int:
     parser.add_argument("archs", nargs="+", choices=EVERY, metavar="ARCH")
     parser.add_argument("--thorough", action="store_true")
     parser.add_argument("--report", type=Path)
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, metavar="NAME")
     parser.add_argument("--control", nargs="+", default=(), choices=CONTROLS)
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN")
     parser.add_argument("--kernels", nargs="+", default=(), metavar="MODULE")
@@ -124,11 +131,13 @@ def main() -> int:
             if why := refusal(one, chip):
                 chosen.remove(one)
                 print(f"{one.row.contract} is refused: {why}")
+        dtypes = options.dtypes or (DTYPES if options.thorough else DTYPES[:1])
         made: list[Compiled] = []
         outcomes = []
         with pretending(chip, made.append):
             for one in chosen:
-                outcomes.append(outcome_of(one, chip, options.thorough, made))
+                todo = cases(one, options.thorough, dtypes)
+                outcomes.append(outcome_of(one, todo, chip, made))
                 if options.report is not None:
                     _write(options.report, chip, outcomes[-1])
         wrong = [fault for outcome in outcomes for fault in outcome.faults]

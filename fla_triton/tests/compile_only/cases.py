@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fla_conformance.case import Case
@@ -24,6 +24,7 @@ SHORT = {"B": 2, "T": 1, "H": 2}
 OVERLAPPED = {"B": 1, "T": 1088, "H": 2}
 """Long enough that a chip's own kernels prepare chunks while others are passed over."""
 SIZES = ((64, 64), (60, 100), (256, 256))
+DTYPES = ("bfloat16", "float16", "float32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +64,20 @@ def normalised(own: Mapping[str, Callable[[Profile], Kernels]]) -> list[Subject]
     ]
 
 
-def cases(subject: Subject, thorough: bool) -> list[Case]:
+def cases(subject: Subject, thorough: bool, dtypes: Sequence[str] = DTYPES) -> list[Case]:
     """Calls of one implementation, each inside its declared domain.
 
     Args:
         subject: the implementation.
-        thorough: every dtype, feature and size of the table; otherwise bfloat16 at the size of
-            most models, with everything that is optional switched on.
+        thorough: every feature and size of the table; otherwise the size of most models, with
+            everything that is optional switched on.
+        dtypes: of the calls.
     """
     wanted = _thorough(subject) if thorough else _quick(subject)
     fitting = Fitting(subject.declaration)
     fitted = (fitting.fit(case) for case in wanted if not contradiction(case))
-    return list({case.id: case for case in fitted if case is not None}.values())
+    found = (case for case in fitted if case is not None and case.dtype in dtypes)
+    return list({case.id: case for case in found}.values())
 
 
 def small_cases(subject: Subject) -> list[Case]:
@@ -120,11 +123,12 @@ def usual_case(subject: Subject) -> Case:
 
 def _quick(subject: Subject) -> Iterator[Case]:
     _, everything = _features(subject)
-    yield _case(subject, "bfloat16", 128, 128, CHUNKED, everything)
-    yield _case(subject, "bfloat16", 128, 128, SHORT, everything, direction="fwd")
-    if subject.kernels is not None and subject.row.contract == "gated_delta_rule":
-        # Raw q and k are prepared by a launch of their own.
-        yield _case(subject, "bfloat16", 128, 128, OVERLAPPED, STATES | {"beta", "g"})
+    for dtype in DTYPES:
+        yield _case(subject, dtype, 128, 128, CHUNKED, everything)
+        yield _case(subject, dtype, 128, 128, SHORT, everything, direction="fwd")
+        if subject.kernels is not None and subject.row.contract == "gated_delta_rule":
+            # Raw q and k are prepared by a launch of their own.
+            yield _case(subject, dtype, 128, 128, OVERLAPPED, STATES | {"beta", "g"})
 
 
 def _thorough(subject: Subject) -> Iterator[Case]:
@@ -133,7 +137,6 @@ def _thorough(subject: Subject) -> Iterator[Case]:
     yield from _quick(subject)
     for dtype in ("float32", "float16"):
         yield _case(subject, dtype, 64, 64, CHUNKED, everything)
-        yield _case(subject, dtype, 128, 128, SHORT, everything, direction="fwd")
     for features in sets:
         yield _case(subject, "bfloat16", 128, 128, CHUNKED, features)
         yield _case(subject, "bfloat16", 128, 128, SHORT, features, direction="fwd")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -18,12 +18,24 @@ from fla_triton.declared import Row
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one implementation: its cases, its kernels, and what is wrong with them."""
+    """What became of one implementation.
+
+    Attributes:
+        row: it.
+        cases: what was called.
+        kernels: that calls of each dtype compiled, and none of an earlier dtype had.
+        faults: what is wrong with them.
+    """
 
     row: Row
     cases: tuple[Case, ...]
-    kernels: tuple[Compiled, ...]
+    kernels: Mapping[str, Sequence[Compiled]]
     faults: tuple[str, ...]
+
+    @property
+    def made(self) -> list[Compiled]:
+        """Kernels of every dtype."""
+        return [one for kernels in self.kernels.values() for one in kernels]
 
 
 def worst(kernels: Sequence[Compiled]) -> dict[str, int]:
@@ -46,7 +58,7 @@ def summary(chip: Target, outcomes: Sequence[Outcome], seconds: float) -> str:
     """A table, a line a kernel function."""
     heads = "compiled  seconds  shared  registers  stack  matrix"
     lines = [f"{chip.profile.arch:28} {heads}"]
-    made = [one for outcome in outcomes for one in outcome.kernels]
+    made = [one for outcome in outcomes for one in outcome.made]
     for name, kernels in by_function(made).items():
         most = worst(kernels)
         used = sorted({instruction for one in kernels for instruction in one.resources.matrix})
@@ -61,17 +73,24 @@ def summary(chip: Target, outcomes: Sequence[Outcome], seconds: float) -> str:
 
 
 def row(outcome: Outcome) -> dict[str, Any]:
-    """What a proof says of one implementation."""
+    """What a proof says of one implementation, of all its dtypes and of each."""
     return {
         "contract": outcome.row.contract,
         "revision": outcome.row.revision,
         "directions": sorted({case.direction for case in outcome.cases}),
         "dtypes": sorted({case.dtype for case in outcome.cases}),
-        "cases": len(outcome.cases),
-        "kernels": len(outcome.kernels),
-        "functions": {name: worst(made) for name, made in by_function(outcome.kernels).items()},
+        **_taken(outcome.cases, outcome.made),
+        "by_dtype": {
+            dtype: _taken([case for case in outcome.cases if case.dtype == dtype], made)
+            for dtype, made in outcome.kernels.items()
+        },
         "faults": list(outcome.faults),
     }
+
+
+def _taken(cases: Sequence[Case], made: Sequence[Compiled]) -> dict[str, Any]:
+    functions = {name: worst(kernels) for name, kernels in by_function(made).items()}
+    return {"cases": len(cases), "kernels": len(made), "functions": functions}
 
 
 def write(
