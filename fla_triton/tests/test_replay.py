@@ -7,6 +7,7 @@ import importlib.util
 import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -262,6 +263,9 @@ def test_a_call_that_differs_otherwise_is_not_repeated(machine: Machine) -> None
     }
     assert call.q.data_ptr() % 16
     assert replay.run(call) is None
+    # Of all that launches read, not of the first alone.
+    call = a_call().but(k=torch.zeros(call.q.numel() + 1)[1:])
+    assert replace(replay, names=(*replay.names, "k")).run(call) is None
 
 
 def test_another_precision_of_products_is_another_call(machine: Machine) -> None:

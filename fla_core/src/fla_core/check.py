@@ -19,6 +19,7 @@ from torch import Tensor
 from fla_core.contract import Contract, TensorSpec
 from fla_core.dtypes import dtype_name, wide
 from fla_core.errors import ContractError, DtypeError
+from fla_core.seqlens import is_fake
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,21 @@ def _check_kinds(operator: str, contract: Contract, tensors: Mapping[str, Tensor
             )
         elif value.layout != torch.strided or value.is_nested:
             raise DtypeError(operator, spec.name, "a dense (strided) tensor", layout_of(value))
+
+
+def check_memory(operator: str, name: str, tensor: Tensor) -> None:
+    """Check that kernels can be given the address of a tensor: one that wraps others has none.
+
+    Not while ``torch.compile`` traces, whose tensors are such too.
+    """
+    kind = type(tensor)
+    if kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl or is_fake(tensor):
+        return
+    try:
+        tensor.untyped_storage().data_ptr()
+    except RuntimeError:
+        expected = "a tensor with memory of its own (of a DTensor its to_local())"
+        raise DtypeError(operator, name, expected, f"{kind.__name__}, which wraps others") from None
 
 
 def layout_of(tensor: Tensor) -> str:

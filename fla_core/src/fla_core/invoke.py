@@ -1,9 +1,9 @@
 """From a public operator to an implementation, eagerly, with as little Python as can be.
 
-A call's *signature* (operator, flags, policy, shape, dtype, device and gradient bit of each tensor)
-is looked up in one dict. A hit has been checked and planned before; only then is there a walk
-through the contract and the candidates. The contents of ``cu_seqlens`` are no part of it: they are
-checked once per tensor, by identity and version.
+A call's *signature* (operator, flags, policy, and of each tensor shape, dtype, device, class and
+gradient bit) is looked up in one dict. A hit has been checked and planned before; only otherwise is
+there a walk through the contract and the candidates. The contents of ``cu_seqlens`` are no part of
+it: they are checked once per tensor, by identity and version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fla_core.autograd import (
     without_autocast,
 )
 from fla_core.call import NO_HINTS, Call, Hints
-from fla_core.check import check_flags, check_scale
+from fla_core.check import check_flags, check_memory, check_scale
 from fla_core.dispatch import policy_text
 from fla_core.errors import DtypeError
 from fla_core.execute import run_forward
@@ -94,8 +94,11 @@ def invoke(
             options,
             None if hints is NO_HINTS else hints,
             None if cu_seqlens is None else (cu_seqlens.shape, cu_seqlens.dtype, cu_seqlens.device),
+            # Of a class of its own may be one that wraps others: the checks refuse it.
             *[
-                None if t is None else (t.shape, t.dtype, t.device, grad and t.requires_grad)
+                None
+                if t is None
+                else (t.shape, t.dtype, t.device, t.__class__, grad and t.requires_grad)
                 for t in tensors
             ],
         )
@@ -170,6 +173,9 @@ def _prepare(
         if grad and isinstance(tensor, Tensor) and tensor.requires_grad
     )
     operator.check_modes(named, on, options, hints)
+    for name, tensor in named.items():
+        if isinstance(tensor, Tensor):
+            check_memory(operator.title, operator.aliases.get(name, name), tensor)
     prepared = prepare(operator, named, on, cu_seqlens, policy, needs)
     prepared.options = dict(zip(operator.contract.options, options, strict=True))
     if prepared.device is not None:

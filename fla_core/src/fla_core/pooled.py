@@ -27,7 +27,7 @@ from fla_core.autograd import (
     without_autocast,
 )
 from fla_core.call import NO_HINTS, Call
-from fla_core.check import check_flags, check_scale
+from fla_core.check import check_flags, check_memory, check_scale
 from fla_core.dispatch import policy_text
 from fla_core.errors import ContractError, DtypeError, ImplementationError, UnsupportedError
 from fla_core.execute import contiguous
@@ -147,14 +147,14 @@ def _prepared(
             asked.inplace,
             asked.check,
             None if pool is None else pool.stride(),
-            # A fake or a sparse tensor looks like one that has been checked otherwise.
-            type(pool),
-            type(asked.indices),
-            type(asked.accepted),
+            # A sparse tensor looks like one that has been checked otherwise, and so does a fake one
+            # but for its class.
             asked.indices.layout,  # type: ignore[union-attr]
             None if asked.accepted is None else asked.accepted.layout,
             *[
-                None if t is None else (t.shape, t.dtype, t.device, grad and t.requires_grad)
+                None
+                if t is None
+                else (t.shape, t.dtype, t.device, t.__class__, grad and t.requires_grad)
                 for t in tensors
             ],
         )
@@ -204,6 +204,8 @@ def _refuse(title: str, tensors: Mapping[str, Tensor | None]) -> None:
         if tensor is not None and not has_data(tensor):
             what = "a pool of states without data (a meta or fake tensor)"
             raise UnsupportedError(title, what, "tensors with data")
+        if tensor is not None:
+            check_memory(title, name, tensor)
         if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
             expected = "no gradients beside ssm_state_indices (torch.no_grad or inference_mode)"
             raise ContractError(title, name, expected, f"{name} requires gradients")

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from fla_core.call import Hints
-from fla_core.check import Checked, check_boundaries, check_call, check_cu_seqlens
+from fla_core.check import (
+    Checked,
+    check_boundaries,
+    check_call,
+    check_cu_seqlens,
+    check_memory,
+)
 from fla_core.contract import Contract
 from fla_core.contracts import public_names
 from fla_core.dispatch import find_plan, on_reset
@@ -236,6 +242,7 @@ def packed_sequences(
         expected, got = "cu_seqlens whenever cu_seqlens_cpu is given", "cu_seqlens = None"
         raise ContractError(operator, "cu_seqlens", expected, got)
     check_cu_seqlens(operator, cu_seqlens)
+    check_memory(operator, "cu_seqlens", cu_seqlens)
     if host_copy is not None:
         check_cu_seqlens(operator, host_copy, "cu_seqlens_cpu")
         if host_copy.device.type != "cpu" or host_copy.shape != cu_seqlens.shape:

@@ -334,3 +334,40 @@ def test_numpy_bools_are_switches() -> None:
     q = torch.ones(1, 3, 1, 4)
     assert ops.chunk_gla(q, q, q, -q, output_final_state=numpy.True_)[1] is not None
     assert ops.chunk_gla(q, q, q, -q, output_final_state=numpy.bool_(0))[1] is None
+
+
+class Wrapping(Tensor):
+    """A tensor without memory around another, as a DTensor is."""
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Wrapping:
+        made = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        bare = [x.inner if isinstance(x, Wrapping) else x for x in args]
+        return func(*bare, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["q", "v", "initial_state", "cu_seqlens"])
+def test_tensors_that_wrap_others_are_refused(name: str) -> None:
+    """Kernels would read from address 0. That the same call ran before must not matter."""
+    call = keywords(GLA_PACKED, make_inputs(GLA_PACKED))
+    ops.chunk_simple_gla(**call)
+    with pytest.raises(DtypeError, match="a tensor with memory of its own") as caught:
+        ops.chunk_simple_gla(**call | {name: Wrapping(call[name])})
+    assert caught.value.argument == name
+    assert caught.value.got == "Wrapping, which wraps others"
+
+
+def test_tensors_of_a_class_of_their_own_are_tensors() -> None:
+    class Own(Tensor):
+        pass
+
+    call = keywords(GLA, make_inputs(GLA))
+    operator = getattr(ops, GLA.op)
+    want, _ = operator(**call)
+    for q in (torch.nn.Parameter(call["q"]), call["q"].as_subclass(Own)):
+        assert torch.equal(operator(**call | {"q": q})[0], want)
