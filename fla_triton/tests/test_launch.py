@@ -115,6 +115,13 @@ def test_other_kinds_of_arguments_are_compiled_anew(change: Callable[..., Any]) 
     assert kernel.raw == []
 
 
+def test_other_registers_are_compiled_anew() -> None:
+    kernel, (x, y) = Kernel(), tensors()
+    for registers in (None, 168, 168):
+        launch(kernel, 5, (x, y, 9), {"A": 1, "B": 2}, 4, 2, registers)
+    assert [told.get("maxnreg") for _, _, told in kernel.compiled] == [None, 168]
+
+
 def test_no_programs_launch_nothing() -> None:
     kernel, (x, y) = Kernel(), tensors()
     assert go(kernel, (x, y, 9), grid=0) is None

@@ -124,6 +124,7 @@ def test_many_heads_are_not() -> None:
 def test_slots_of_packed_sequences_hold_their_chunks() -> None:
     packed = replace(PROBLEM, sequences=5, tokens=213, longest=130, packed=True)
     assert packed.chunks(64) >= sum(-(-n // 64) for n in (65, 0, 1, 130, 17))
+    assert replace(packed, tokens=5, longest=1).chunks(64) == 5
 
 
 @pytest.mark.parametrize("size", [1, 16, 17, 64, 100, 256])
