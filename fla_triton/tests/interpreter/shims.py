@@ -197,13 +197,25 @@ def replace_once() -> None:
     interpreter.GridExecutor.__call__ = launched
 
 
+def spoil(function: Any, right: str, wrong: str) -> None:
+    """Replace a part of a function that kernels call.
+
+    Raises:
+        LookupError: the function has no such part.
+    """
+    source = inspect.getsource(function.fn).partition("\n")[2]
+    if right not in source:
+        raise LookupError(f"{function.__name__} has no {right!r} to spoil")
+    names: dict[str, Any] = {}
+    exec(source.replace(right, wrong), function.fn.__globals__, names)
+    function.rewritten_fn[function.fn] = names[function.__name__]
+
+
+def mend(function: Any) -> None:
+    """Undo ``spoil``."""
+    del function.rewritten_fn[function.fn]
+
+
 def spoil_masks() -> None:
     """Let kernels read rows of other sequences, or of none: no result may then be right."""
-    function = common.load_rows
-    source = inspect.getsource(function.fn).partition("\n")[2]
-    spoiled = source.replace("live[:, None]", "(rows >= 0)[:, None]")
-    if spoiled == source:
-        raise LookupError("load_rows has no mask of live rows to spoil")
-    names: dict[str, Any] = {}
-    exec(spoiled, function.fn.__globals__, names)
-    function.rewritten_fn[function.fn] = names["load_rows"]
+    spoil(common.load_rows, "live[:, None]", "(rows >= 0)[:, None]")
