@@ -4,7 +4,8 @@
 
 ``chunks``: the portable kernels in chunks of 16, 32 and 64 tokens, and the plugin's own choice.
 ``limits``: an operator where it is another one, judged by the other's definition: gates of one for
-the delta rule, one gate for all channels for the gated delta rule. ``long``: 262144 tokens.
+the delta rule, one gate for all channels for the gated delta rule, one strength for all channels
+for KDA. ``long``: 262144 tokens.
 
 Outputs, final states and all gradients are compared with the chunked reference in float64 on the
 same device. Errors are in units of what rounding the inputs does, as in
@@ -36,7 +37,7 @@ from fla_core.cli.calls.bench.workload import Workload, outputs_of
 from fla_core.cli.calls.check import witness
 from fla_core.cli.calls.problem import Problem
 from fla_core.dispatch.runtime import sandbox
-from fla_core.ops import chunk_gated_delta_rule, chunk_kda
+from fla_core.ops import chunk_gated_delta_rule, chunk_gdn2, chunk_kda
 from fla_core.plugins import Backend, Implementation, Probe, detect, hookimpl
 from fla_core.plugins.discover import in_memory
 from fla_triton import declared
@@ -47,7 +48,7 @@ from fla_triton.serve import served
 FAMILIES = {"delta": "delta_plan", "delta_channel": "delta_channel_plan"}
 """Families of delta rules, with the modules that plan them."""
 
-CONTRACTS = ("delta_rule", "gated_delta_rule", "kda")
+CONTRACTS = ("delta_rule", "gated_delta_rule", "kda", "gdn2")
 LENGTHS = (16, 32, 64)
 TOKENS, LONG = 300, 262144
 
@@ -180,9 +181,17 @@ def _one_gate(given: Mapping[str, Tensor], more: Mapping[str, Any]) -> Any:
     return chunk_kda(**{**given, "g": g}, **more)
 
 
+def _one_strength(given: Mapping[str, Tensor], more: Mapping[str, Any]) -> Any:
+    kept = {name: tensor for name, tensor in given.items() if name != "beta"}
+    beta, k, v = (given[name] for name in ("beta", "k", "v"))
+    b, w = (beta.unsqueeze(-1).expand(*beta.shape, x.shape[-1]) for x in (k, v))
+    return chunk_gdn2(**kept, b=b, w=w, **more)
+
+
 LIMITS: Mapping[str, tuple[str, Callable[..., Any]]] = {
     "delta_rule": ("gated_delta_rule with g = 0", _ungated),
     "gated_delta_rule": ("kda with one gate a head", _one_gate),
+    "kda": ("gdn2 with one strength a token", _one_strength),
 }
 
 

@@ -25,7 +25,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("contract", agree.LIMITS)
 def test_a_limit_is_judged_by_the_definition_of_the_other(contract: str, capsys: Any) -> None:
     assert agree.limits(contract, CPU, "reference")
-    other = {"delta_rule": "gated_delta_rule", "gated_delta_rule": "kda"}[contract]
+    other = agree.CONTRACTS[agree.CONTRACTS.index(contract) + 1]
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert all(f"reference:{other}#chunk" in line and " d beta " in line for line in lines)
@@ -52,5 +52,6 @@ def test_only_the_plugin_counts(capsys: Any) -> None:
     assert "FAIL not cuda" in capsys.readouterr().out
 
 
-def test_a_long_call() -> None:
-    assert agree.long("kda", CPU, "reference", 200)
+@pytest.mark.parametrize("contract", ["kda", "gdn2"])
+def test_a_long_call(contract: str) -> None:
+    assert agree.long(contract, CPU, "reference", 200)

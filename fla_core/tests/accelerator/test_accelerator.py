@@ -7,6 +7,7 @@ import torch
 
 from fla_core import explain, ops
 from fla_core.call import Call
+from fla_core.cli.calls import measure, problem
 from fla_core.contracts import CONTRACTS
 from fla_core.errors import ContractError, UnsupportedError
 from fla_core.reference.oracle import oracle
@@ -43,6 +44,51 @@ def test_equals_the_oracle_on_the_device() -> None:
     gold = oracle(Call(CONTRACTS["kda"], "chunk", tensors, 0.25, frozenset({"final_state"})))
     for got, want in ((o, gold["o"]), (state, gold["final_state"])):
         torch.testing.assert_close(got.double().cpu(), want, rtol=1e-4, atol=1e-4)
+
+
+def gradient_errors(made: problem.Problem) -> dict[str, float]:
+    """Errors of outputs and gradients, in units of what rounding the inputs does.
+
+    Gradients of one number a head are one block: a root mean square of one means nothing.
+    """
+    right = measure.gold(made)
+    outputs = made.run(None)
+    answers = {**outputs, **measure.gradients(made, outputs, right.cotangents)}
+    single = {s.name for s in made.contract.inputs if measure.BLOCK_AXES.issuperset(s.axes)}
+    errors = {}
+    for name, answer in answers.items():
+        if name.removeprefix("d ") in single:
+            away = answer.detach().cpu().double() - right.values[name]
+            errors[name] = float(away.norm() / right.units[name].norm())
+        else:
+            errors[name] = measure.error(made, name, answer, right)
+    return errors
+
+
+@pytest.mark.parametrize("bounds", [None, (0, 17, 17, 80)], ids=["dense", "packed"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("operator", ["chunk_gated_delta_rule", "chunk_kda"])
+def test_gradients_of_gates_are_those_of_the_recurrence(
+    operator: str, dtype: torch.dtype, bounds: tuple[int, ...] | None
+) -> None:
+    sizes = {"B": 1, "T": 80, "H": 2, "HV": 2, "K": 64, "V": 64, "N": 3 if bounds else 1}
+    for flags, more in (
+        (set(), ()),
+        ({"gate", "beta_sigmoid", "l2norm"}, ("A_log", "dt_bias")),
+    ):
+        made = problem.make(
+            operator,
+            sizes,
+            dtype,
+            torch.device("cuda"),
+            optional=("g", "beta", "initial_state", *more),
+            flags=frozenset({"final_state", *flags}),
+            bounds=bounds,
+            grad=True,
+        )
+        errors, most = gradient_errors(made), measure.bound(made)
+        assert {f"d {name}" for name in made.present} <= set(errors)
+        assert {name: error for name, error in errors.items() if not error <= most} == {}
 
 
 def test_a_warmed_call_can_be_captured_and_replayed() -> None:
