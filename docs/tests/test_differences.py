@@ -183,6 +183,28 @@ def test_chunk_size_is_a_hint() -> None:
     torch.testing.assert_close(states[0][:, ::2], states[1])
 
 
+@row("disable_recompute")
+def test_disable_recompute_changes_nothing() -> None:
+    kept: list[int] = []
+
+    def differentiated(**keywords: Any) -> list[Tensor]:
+        sizes: list[int] = []
+
+        def pack(x: Tensor) -> Tensor:
+            sizes.append(x.numel())
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            inputs = (*qkv(), gate(2, 8), torch.full((1, 12, 2), 0.5))
+            found = gradients(ops.chunk_kda, *inputs, **keywords)
+        kept.append(sum(sizes))
+        return found
+
+    asked = differentiated(disable_recompute=True)
+    torch.testing.assert_close(asked, differentiated(), rtol=0, atol=0)
+    assert kept[0] == kept[1] > 0
+
+
 @row("scale")
 def test_any_finite_scale() -> None:
     negative, _ = ops.fused_recurrent_delta_rule(*qkv(), scale=-1.0)
