@@ -6,7 +6,7 @@
 ``lengths``: 50 random lengths compile nothing new after one call of each kind. Needs an empty
 TRITON_CACHE_DIR, in which what was compiled is counted. ``repeat``: 50 runs give the same bits.
 ``capture``: a captured graph, replayed on other inputs, gives the bits of an eager call. ``odd``:
-sizes that no tile divides, for a memory checker to watch.
+sizes that no tile divides, and 2000 packed sequences, for a memory checker to watch.
 """
 
 # ruff: noqa: T201
@@ -41,6 +41,9 @@ dense and packed, time cut into segments and whole. Each kind has kernels of its
 
 ODD = ((2, 1, 1, 17, 33), (1, 65, 3, 60, 100), (1, 200, 2, 128, 128), (2, 130, 1, 3, 8))
 
+MANY = (3, 0, 1, 17, 2) * 400
+"""Lengths of packed sequences, most of them shorter than any tile."""
+
 
 def tensors(problem: Problem, recipe: Recipe, gradients: bool) -> list[Tensor]:
     """Every output, and every gradient if asked for."""
@@ -57,8 +60,15 @@ def tensors(problem: Problem, recipe: Recipe, gradients: bool) -> list[Tensor]:
 def shaped(recipe: Recipe, device: torch.device, *sizes: int, packed: int = 0) -> Problem:
     """A problem of ``B T H K V``."""
     named = dict(zip(("B", "T", "H", "K", "V"), sizes, strict=True))
-    named["HV"] = named["H"]
     lengths = recipes.mixed_lengths(named["T"], packed) if packed else None
+    return made(recipe, device, named, lengths)
+
+
+def made(
+    recipe: Recipe, device: torch.device, sizes: dict[str, int], lengths: tuple[int, ...] | None
+) -> Problem:
+    """A problem of as many value heads as heads."""
+    named = {**sizes, "HV": sizes["H"]}
     return Workload(recipe, named, lengths, torch.bfloat16).make(device, grad=True)
 
 
@@ -131,15 +141,17 @@ def capture(recipe: Recipe, device: torch.device) -> str:
 
 
 def odd(recipe: Recipe, device: torch.device) -> str:
-    """Run sizes that no tile divides."""
+    """Run sizes that no tile divides, and many sequences."""
     for sizes in ODD:
         for packed in (0, 3):
             if packed and (sizes[0] > 1 or sizes[1] < packed):
                 continue
             tensors(shaped(recipe, device, *sizes, packed=packed), recipe, True)
+    sizes_of_many = {"B": 1, "T": sum(MANY), "H": 1, "K": 64, "V": 64}
+    tensors(made(recipe, device, sizes_of_many, MANY), recipe, True)
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return f"{len(ODD)} odd shapes ran"
+    return f"{len(ODD)} odd shapes ran, and {len(MANY)} sequences"
 
 
 def _differ(a: Tensor, b: Tensor) -> bool:

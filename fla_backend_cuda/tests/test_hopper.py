@@ -8,8 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fla_conformance.case import Case
+from fla_conformance.inputs import make_inputs
 from fla_core.call import Call
 from fla_core.contracts import CONTRACTS
+from fla_triton.declared import NORMALISED, ROWS, Row
 from fla_triton.plan import Problem
 from fla_triton.profiles import PROFILES
 
@@ -106,7 +109,7 @@ def test_time_is_cut_as_far_as_programs_leave_room(
 
 @pytest.mark.parametrize("channel", [False, True])
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (1, 131072), (700, 65)])
+@pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (1, 131072), (2000, 65)])
 @pytest.mark.parametrize(("heads", "values"), [(1, 64), (16, 128), (96, 512)])
 def test_launches_cover_every_chunk_once(
     sequences: int, longest: int, heads: int, values: int, packed: bool, channel: bool
@@ -131,7 +134,7 @@ def test_launches_cover_every_chunk_once(
         assert launches["totals"].grid == sequences * heads * tiles * (planned.segments - 1)
 
 
-@pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (3, 129)])
+@pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (3, 129), (2000, 33)])
 @pytest.mark.parametrize("keys", [64, 128])
 def test_gradients_of_delta_rules_cover_every_chunk_and_channel(
     sequences: int, longest: int, keys: int
@@ -145,7 +148,7 @@ def test_gradients_of_delta_rules_cover_every_chunk_and_channel(
     assert across.grid == sequences * 16 * -(-longest // 64) * keys // 64
 
 
-@pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (1, 65536)])
+@pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (1, 65536), (2000, 33)])
 @pytest.mark.parametrize("keys", [64, 128])
 @pytest.mark.parametrize("channel", [False, True])
 def test_gradients_under_decays_cover_every_chunk_and_channel_both_ways(
@@ -183,3 +186,25 @@ def test_states_wider_than_shared_memory_are_left_to_the_portable_kernel(values:
     problem = Problem(2, 2 * 8192, 8192, 16, 128, values, 2, gated=True)
     tiles = delta._planned(problem, "backward", H200).launches["gradients"].constants
     assert bool(tiles) == (values > 128)
+
+
+@pytest.mark.parametrize(("batch", "tokens"), [(0, 17), (0, 1), (0, 0), (2, 0)])
+@pytest.mark.parametrize("row", [*ROWS, NORMALISED], ids=lambda row: row.contract)
+def test_nothing_is_computed_without_a_sequence_or_a_token(
+    row: Row, batch: int, tokens: int
+) -> None:
+    from fla_backend_cuda.hopper import decay, delta
+
+    gate = {"g"}.intersection(row.features)
+    sizes = {"B": batch, "T": tokens, "H": 2, "HV": 2, "K": 64, "V": 128}
+    features = frozenset({"initial_state", "final_state", *row.required, *gate})
+    inputs = make_inputs(Case(row.contract, "bwd", "bfloat16", "chunk", sizes, features))
+    kernels = {**decay.FAMILIES, **delta.FAMILIES}[row.family](H200)
+    call = inputs.call()
+    (o, last, *_), residuals = kernels.forward(call, True)
+    assert o.shape == (batch, tokens, 2, 128)
+    assert last.equal(call.initial_state)
+    grads = [inputs.grads[name] for name in inputs.output_names]
+    found = kernels.backward(call, residuals, grads, frozenset(inputs.present))
+    assert found["q"].shape == (batch, tokens, 2, 64)
+    assert found["initial_state"].equal(grads[1])
