@@ -11,6 +11,7 @@ import figures
 
 from fla_backend_cuda import plugin
 from fla_core.cli.calls.bench.rows import Row, document
+from fla_core.dispatch.validity import find_row
 
 MAIN = {**figures.MAIN, "HV": 16}
 LONG = {**MAIN, "B": 1, "T": 32768}
@@ -155,5 +156,18 @@ def test_a_run_that_was_cut_proves_nothing(tmp_path: Path) -> None:
 
 def test_what_the_plugin_calls_seen_was_proven() -> None:
     whole = {name.strip("`") for name, _, reached, _ in cells(figures.proven()) if "L4" in reached}
-    declared = {f"cuda:{i.contract}#{i.variant}" for i in plugin.fla_implementations()}
-    assert declared == whole
+    validity, versions = tuple(plugin.fla_validity()), {"triton": "3.6.0"}
+    declared = {f"cuda:{i.contract}#{i.variant}": i for i in plugin.fla_implementations()}
+
+    def status(name: str, direction: str) -> str:
+        row = find_row(validity, name, direction, figures.ARCH, versions)
+        return "" if row is None else row.status
+
+    seen = {
+        direction: {name for name in declared if status(name, direction) == "ok"}
+        for direction in ("forward", "backward")
+    }
+    assert seen == {"forward": whole, "backward": whole}
+    beyond = declared.keys() - whole
+    assert {status(name, "forward") for name in beyond} <= {"unverified"}
+    assert all(declared[name].backward is None for name in beyond)

@@ -17,7 +17,7 @@ from fla_core.plugins import Implementation, Probe
 from fla_core.plugins.validate import implementation_problem
 from fla_core.testing import PluginChecks, placed, pretend
 from fla_core.verify import OK, CallView
-from fla_triton.declared import ROWS
+from fla_triton.declared import FORWARD_ONLY, ROWS, Row
 
 
 class TestPlugin(PluginChecks):
@@ -29,8 +29,11 @@ class TestPlugin(PluginChecks):
         report = plugin.fla_doctor()
         served, _, where = report["implementations"].partition(" on ")
         assert served.split(", ") == [row.contract for row in ROWS]
-        said = "sm90; on sm80, sm100, sm120 compiled for this chip and never run on one"
-        assert where == said
+        seen, _, besides = where.rpartition("; ")
+        assert seen == "sm90; on sm80, sm100, sm120 compiled for this chip and never run on one"
+        titles, _, what = besides.partition(" compiled")
+        assert titles.split(", ") == [row.title for row in FORWARD_ONLY]
+        assert what == " and never run on any"
         assert {"device files", "torch", "triton"} <= report.keys()
 
 
@@ -94,7 +97,8 @@ def test_what_passed_the_suite_is_said(item: Implementation, direction: str) -> 
         assert row is not None
         return row.status
 
-    assert status("3.6.0") == "ok"
+    seen = item.variant == "chunk" or item.variant.startswith("hopper")
+    assert status("3.6.0") == ("ok" if seen else "unverified")
     assert status("3.7.1") == "unverified"
     assert status("3.5.1") == ("denied" if "hopper" in item.variant else "unverified")
 
@@ -103,7 +107,8 @@ def test_what_passed_the_suite_is_said(item: Implementation, direction: str) -> 
 def test_hoppers_kernels_come_before_the_portable_ones(contract: str) -> None:
     variants = [i.variant for i in plugin.fla_implementations() if i.contract == contract]
     normalised = ["hopper_normalised"] if contract == "linear_attn" else []
-    assert variants == [*normalised, "hopper", "chunk"]
+    besides = [row.variant for row in FORWARD_ONLY if row.contract == contract]
+    assert variants == [*normalised, "hopper", "chunk", *besides]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -166,6 +171,19 @@ def test_a_chip_that_ran_it_is_chosen_without_a_remark(
     decision = placed(monkeypatch, plugin, "delta_rule", "cuda:0", VERSIONS)
     assert decision.chosen == "cuda:delta_rule#hopper"
     assert "unverified" not in decision.render()
+
+
+@pytest.mark.parametrize("row", FORWARD_ONLY, ids=lambda row: row.title)
+def test_what_has_no_gradients_is_chosen_for_what_it_takes_alone(
+    machine: Any, monkeypatch: pytest.MonkeyPatch, row: Row
+) -> None:
+    monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
+    decision = placed(monkeypatch, plugin, row.contract, "cuda:1", VERSIONS, row.required)
+    assert decision.chosen == f"cuda:{row.title}"
+    remark = "unverified, forward on sm90 triton: compiled for this chip and never run on one"
+    assert remark in decision.render()
+    plain = placed(monkeypatch, plugin, row.contract, "cuda:1", VERSIONS, ("final_state",))
+    assert plain.chosen == f"cuda:{row.contract}#hopper"
 
 
 def test_chips_without_a_plan_are_refused(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:

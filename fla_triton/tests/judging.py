@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compile_only.cases import Subject, subjects
+from compile_only.cases import Subject, further, subjects
+from compile_only.report import named
 from fla_conformance.case import Case
 from fla_conformance.gold import gold
 from fla_conformance.inputs import Inputs, make_inputs
@@ -66,8 +67,7 @@ def prove(subject: Subject, todo: Sequence[Case], answer: Answer, where: str) ->
         if failure:
             failures.append(f"{case.id}: {failure}")
     return {
-        "contract": subject.row.contract,
-        "revision": subject.row.revision,
+        **named(subject.row),
         "directions": sorted({case.direction for case in todo}),
         "dtypes": sorted({case.dtype for case in todo}),
         "cases": len(todo),
@@ -87,7 +87,8 @@ def options_of_proofs(description: str | None) -> argparse.ArgumentParser:
 
 def chosen(only: str) -> list[Subject]:
     """Implementations of the contracts that a pattern names; an error where it names none."""
-    found = [one for one in subjects() if fnmatchcase(one.row.contract, only)]
+    every = (*subjects(), *further())
+    found = [one for one in every if fnmatchcase(one.row.title, only)]
     if not found:
         raise SystemExit(f"--only: expected the name or pattern of a contract, got {only!r}")
     return found

@@ -204,6 +204,17 @@ def test_everything_declared_has_cases_in_both_directions() -> None:
             assert {case.dtype for case in made} == {"bfloat16", "float16", "float32"}
 
 
+def test_what_has_no_gradients_has_cases_of_what_it_serves() -> None:
+    from compile_only.cases import cases, further, small_cases
+
+    for subject in further():
+        required = set(subject.row.required)
+        for made in (cases(subject, False), cases(subject, True), small_cases(subject)):
+            assert {case.direction for case in made} == {"fwd"}, subject.row.title
+            assert {case.dtype for case in made} == {"bfloat16", "float16", "float32"}
+            assert all(case.features >= required for case in made)
+
+
 def test_calls_of_usual_sizes_are_the_same_in_every_dtype() -> None:
     from compile_only.cases import DTYPES, cases, subjects
 

@@ -7,13 +7,23 @@ from dataclasses import replace
 
 import pytest
 
+from fla_conformance.case import Case
 from fla_triton.delta_channel_plan import STEPS, THREADED, plan
 from fla_triton.delta_plan import OVER_TIME, DeltaPlan
 from fla_triton.pieces import SEGMENTS
 from fla_triton.plan import Problem
 from fla_triton.profiles import EVERY, Profile
-from interpreter.cases import FILLS, IDLE, STATES, case, failures
+from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
 from limits import H200, PROBLEM, TINY, launch_faults, misfits, problems
+
+KEPT = (*STATES, "states")
+RAW = ("l2norm", "gate", "A_log", "dt_bias", "beta_sigmoid")
+
+
+def grouped(one: Case) -> Case:
+    """The case with two value heads for each head of q and k."""
+    return one.but(sizes={**one.sizes, "HV": 2 * one.sizes["H"]})
+
 
 SETS = {
     # With few multiprocessors one head fills the chip, and one pass over time makes the outputs.
@@ -40,6 +50,29 @@ SETS = {
             ("kda", "float16", "long_memory"),
             ("gdn2", "float16", "parallel_keys"),
         )
+    ],
+    # Plans of 64 tokens a chunk, of 32 (float32, or because the caller says so) and of 16.
+    "states before chunks": [
+        (case("kda", "bfloat16", (2, 150, 1, 20, 17), KEPT, direction="fwd"), IDLE),
+        (case("gdn2", "float32", (2, 150, 1, 20, 17), KEPT, direction="fwd"), FILLS),
+        (case("kda", "float16", (1, 0, 2, 16, 32), KEPT, PACKED, direction="fwd"), IDLE),
+        (case("gdn2", "bfloat16", (1, 0, 1, 16, 16), KEPT, (65, 0, 64, 1), direction="fwd"), FILLS),
+        (case("kda", "float32", (1, 0, 1, 40, 16), ("states",), PACKED, direction="fwd"), IDLE),
+        (
+            case("kda", "bfloat16", (1, 100, 1, 16, 16), KEPT, direction="fwd").but(chunk_size=32),
+            IDLE,
+        ),
+        (
+            case("kda", "float16", (1, 0, 1, 16, 16), KEPT, PACKED, direction="fwd").but(
+                chunk_size=32
+            ),
+            IDLE,
+        ),
+        (case("kda", "float16", (1, 5, 1, 16, 16), KEPT, direction="fwd"), IDLE),
+        (
+            grouped(case("kda", "bfloat16", (1, 70, 1, 16, 16), (*KEPT, *RAW), direction="fwd")),
+            IDLE,
+        ),
     ],
     "decoding": [
         (case("kda", "bfloat16", (2, 5, 2, 20, 17), STATES, direction="fwd"), IDLE),

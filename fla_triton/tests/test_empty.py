@@ -9,7 +9,8 @@ import pytest
 
 from fla_conformance.case import Case
 from fla_conformance.inputs import make_inputs
-from fla_triton.declared import ROWS, Row
+from fla_core.outputs import expected_outputs
+from fla_triton.declared import FORWARD_ONLY, ROWS, Row
 from fla_triton.profiles import PROFILES
 
 pytestmark = pytest.mark.skipif(
@@ -33,3 +34,26 @@ def test_nothing_is_computed(row: Row, batch: int, tokens: int) -> None:
     found = kernels.backward(call, residuals, grads, frozenset(inputs.present))
     assert found["q"].shape == (batch, tokens, 2, 16)
     assert found["initial_state"].equal(grads[1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens", "lengths"),
+    [(0, 100, None), (2, 0, None), (0, 0, None), (1, 0, (0, 0)), (1, 0, ())],
+)
+@pytest.mark.parametrize("row", FORWARD_ONLY, ids=lambda row: row.title)
+def test_nothing_is_returned_in_the_shapes_of_the_contract(
+    row: Row, batch: int, tokens: int, lengths: tuple[int, ...] | None
+) -> None:
+    sizes = {"B": batch, "T": tokens, "H": 2, "HV": 2, "K": 16, "V": 8}
+    packed = () if lengths is None else ("varlen",)
+    features = frozenset({"initial_state", "final_state", *row.required, *packed})
+    call = make_inputs(
+        Case(row.contract, "fwd", "bfloat16", "chunk", sizes, features, lengths)
+    ).call()
+    kernels = importlib.import_module(f"fla_triton.{row.family}").Kernels(PROFILES["sm90"])
+    outputs, residuals = kernels.forward(call, False)
+    expected = expected_outputs(call)
+    assert residuals == ()
+    assert tuple(tuple(x.shape) for x in outputs) == expected.shapes
+    assert tuple(x.dtype for x in outputs) == expected.dtypes
+    assert outputs[1].equal(call.initial_state)

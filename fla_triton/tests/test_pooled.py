@@ -8,7 +8,7 @@ import json
 import pytest
 
 import programs
-from fla_triton.declared import POOLED, ROWS, implementations
+from fla_triton.declared import POOLED, SERVED, implementations
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -21,7 +21,6 @@ def test_interpreted_kernels_read_and_write_their_slots_alone() -> None:
 
 
 def test_families_that_know_pools_say_so() -> None:
-    families = {row.contract: row.family for row in ROWS}
-    for one in implementations("somewhere", ("sm90",)):
-        family = families[one.contract]
-        assert one.pooled == (f"somewhere:{family}.pooled" if family in POOLED else None)
+    for row, one in zip(SERVED, implementations("somewhere", ("sm90",), rows=SERVED), strict=True):
+        pools = row.family in POOLED and "states" not in row.required
+        assert one.pooled == (f"somewhere:{row.family}.pooled" if pools else None)

@@ -22,7 +22,7 @@ if importlib.util.find_spec("triton") is None:
 
 from triton.runtime.jit import JITFunction
 
-from compile_only.cases import Subject, subjects
+from compile_only.cases import Subject, further, subjects
 from compile_only.targets import target
 from fla_core.call import Call
 from fla_triton import ahead, serve
@@ -43,6 +43,7 @@ SUBJECTS = [
         None if kind == "portable" else import_module(f"fla_backend_cuda.hopper.{kind}").FAMILIES
     )
 ]
+SUBJECTS += [(one, f"portable-{one.row.title}") for one in further()]
 EVERY = pytest.mark.parametrize("subject", [s for s, _ in SUBJECTS], ids=[n for _, n in SUBJECTS])
 MAGIC = 0x5EED0000
 
@@ -146,7 +147,7 @@ class Calls:
     """Calls of one signature, each with arguments of its own."""
 
     def __init__(self, subject: Subject, machine: Machine, tokens: int) -> None:
-        self.host, self.machine = Host(subject), machine
+        self.host, self.machine, self.backward = Host(subject), machine, subject.row.backward
         self.like, self.memo = called(subject, tokens, 0), {}
         self.implementation: serve.Served = serve.served(lambda index: self.host)
 
@@ -160,7 +161,7 @@ class Calls:
         self.machine.inputs = {x.data_ptr() for x in given}
         outputs, residuals = self.implementation.forward(call, True)
         found = {f"output {i}": x for i, x in enumerate(outputs)}
-        if self.like.tensors["q"].shape[1] > 1:  # type: ignore[union-attr]
+        if self.backward and self.like.tensors["q"].shape[1] > 1:  # type: ignore[union-attr]
             grads = [torch.zeros_like(x) for x in outputs]
             draw = random.Random(-seed)
             for x in grads:
@@ -203,11 +204,12 @@ def test_calls_of_fake_tensors_launch_nothing(subject: Subject, machine: Machine
             call.memo = calls.memo
             outputs, residuals = calls.implementation.forward(call, True)
             grads = tuple(torch.empty_like(x) for x in outputs)
-            found = calls.implementation.backward(call, residuals, grads, frozenset(given))
+            needs = frozenset(given if calls.backward else ())
+            found = calls.implementation.backward(call, residuals, grads, needs) if needs else {}
         assert machine.launched == launched
         real, _ = calls.implementation.forward(calls.like, True)
         assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in real]
-        assert {n: x.shape for n, x in found.items()} == {n: x.shape for n, x in given.items()}
+        assert {n: x.shape for n, x in found.items()} == {n: given[n].shape for n in needs}
         assert all(isinstance(x, FakeTensor) for x in (*outputs, *residuals, *found.values()))
         calls.results(0)
 

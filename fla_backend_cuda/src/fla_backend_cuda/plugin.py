@@ -35,6 +35,9 @@ OFFERED = tuple(PROFILES)
 RUN_ON = ("sm90",)
 """Of those, the chips that ran any of it."""
 
+RUN = ("cuda:*#chunk", "cuda:*#hopper*")
+"""What ran there: a conformance report lies in ``docs/proofs`` of each."""
+
 DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/dxg")
 
 
@@ -48,7 +51,8 @@ def fla_backend() -> Backend:
 def fla_implementations() -> Iterable[Implementation]:
     """Return what serves each contract; ``fla_validity`` says what of it was run, and where."""
     claims = ("graph_capture",)
-    portable = tuple(declared.implementations("fla_backend_cuda.kernels", OFFERED, claims))
+    kernels = "fla_backend_cuda.kernels"
+    portable = tuple(declared.implementations(kernels, OFFERED, claims, declared.SERVED))
     for one in filter(None, map(_on_hopper, portable)):
         if one.contract == "linear_attn":
             yield _normalised(one)
@@ -58,7 +62,7 @@ def fla_implementations() -> Iterable[Implementation]:
 
 def _on_hopper(portable: Implementation) -> Implementation | None:
     """The same function with Hopper's own kernels, where there are any."""
-    if portable.contract not in HOPPER:
+    if portable.contract not in HOPPER or portable.variant != "chunk":
         return None
     axes = {"K": AxisRange(choices=(64, 128)), "V": AxisRange(64, 512, 64)}
     domain = replace(portable.domain, dtypes=("float16", "bfloat16"), axes=axes)
@@ -85,9 +89,10 @@ def fla_validity() -> Iterable[Validity]:
     """Return which compilers and chips the kernels ran on."""
     old = "written for Gluon as of triton 3.6"
     yield Validity("cuda:*#hopper*", "*", "*", "triton<3.6", "denied", old)
-    seen = "passed the conformance suite to L4 on one H200"
-    yield Validity("cuda:*", "*", "sm90", "triton>=3.6,<3.7", "ok", seen)
-    yield Validity("cuda:*", "*", "sm90", "triton", "unverified", "run under triton 3.6 only")
+    seen, others = "passed the conformance suite to L4 on one H200", "run under triton 3.6 only"
+    for proven in RUN:
+        yield Validity(proven, "*", "sm90", "triton>=3.6,<3.7", "ok", seen)
+        yield Validity(proven, "*", "sm90", "triton", "unverified", others)
     yield Validity("cuda:*", "*", "*", "triton", "unverified", declared.COMPILED_ONLY)
 
 
@@ -139,4 +144,6 @@ def fla_doctor() -> Mapping[str, str]:
     contracts = ", ".join(row.contract for row in declared.ROWS)
     others = ", ".join(arch for arch in OFFERED if arch not in RUN_ON)
     seen = f"{contracts} on {', '.join(RUN_ON)}; on {others} {declared.COMPILED_ONLY}"
+    besides = ", ".join(row.title for row in declared.FORWARD_ONLY)
+    seen += f"; {besides} compiled and never run on any"
     return {**report, "implementations": seen}

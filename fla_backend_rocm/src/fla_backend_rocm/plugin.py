@@ -28,7 +28,8 @@ def fla_backend() -> Backend:
 @hookimpl
 def fla_implementations() -> Iterable[Implementation]:
     """Return what compiles for each chip; ``fla_validity`` says that none of it was run there."""
-    return declared.implementations("fla_backend_rocm.kernels", tuple(AMD))
+    chips = tuple(AMD)
+    return declared.implementations("fla_backend_rocm.kernels", chips, rows=declared.SERVED)
 
 
 @hookimpl

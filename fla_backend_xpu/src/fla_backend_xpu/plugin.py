@@ -30,7 +30,8 @@ def fla_backend() -> Backend:
 @hookimpl
 def fla_implementations() -> Iterable[Implementation]:
     """Return what compiles for each chip; ``fla_validity`` says that none of it was run there."""
-    return declared.implementations("fla_backend_xpu.kernels", tuple(INTEL))
+    chips = tuple(INTEL)
+    return declared.implementations("fla_backend_xpu.kernels", chips, rows=declared.SERVED)
 
 
 @hookimpl

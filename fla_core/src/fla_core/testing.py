@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -87,7 +87,12 @@ def pretend(monkeypatch: Any, torch: Any, owners: Mapping[str, str], *modules: s
 
 
 def placed(
-    monkeypatch: Any, plugin: ModuleType, contract: str, device: str, installed: Mapping[str, str]
+    monkeypatch: Any,
+    plugin: ModuleType,
+    contract: str,
+    device: str,
+    installed: Mapping[str, str],
+    inference: Collection[str] = (),
 ) -> Decision:
     """Where automatic selection places a bfloat16 call with gradients, and what it says of it.
 
@@ -100,11 +105,13 @@ def placed(
         contract: name of the contract; the call has what it requires, K = V = 128, and no more.
         device: ``"cuda:0"``.
         installed: versions of the distributions that requirements are held against.
+        inference: features of a call without gradients instead, beside those.
     """
     monkeypatch.setattr(requirements, "installed_version", installed.get)
     spec, card = CONTRACTS[contract], plugin.fla_backend()
     operator, form = spec.public[0]
     kind, _, index = device.partition(":")
+    required = (name for name, p in spec.domain.features.items() if p == "required")
     view = CallView(
         contract=contract,
         form=form,
@@ -113,8 +120,8 @@ def placed(
         dtype="bfloat16",
         dtypes={},
         axes={"B": 1, "T": 512, "H": 8, "HV": 8, "K": 128, "V": 128, "N": 1},
-        features=frozenset(n for n, p in spec.domain.features.items() if p == "required"),
-        gradients=frozenset(s.name for s in spec.inputs if not s.optional),
+        features=frozenset((*inference, *required)),
+        gradients=frozenset(s.name for s in spec.inputs if not (s.optional or inference)),
     )
     request = Request(spec, operator, Device(kind, int(index or 0)), view, "", hypothetical=True)
     with sandbox(in_memory(card.name, plugin)):

@@ -151,6 +151,13 @@ def new_state(call: Call, problem: Problem) -> Tensor:
     return float32(q, problem.sequences, problem.heads, problem.K, problem.V)
 
 
+def pass_on(call: Call, last: Tensor | None) -> None:
+    """Final states of a call without tokens, where there is room for them: the initial ones."""
+    start = start_of(call)
+    if last is not None:
+        last.zero_() if start is None else last.copy_(start)
+
+
 def gradients_of_nothing(
     call: Call, dlast: Tensor | None, needs: frozenset[str]
 ) -> dict[str, Tensor]:

@@ -21,6 +21,7 @@ from fla_triton.calls import (
     float32,
     gradients_of_nothing,
     new_state,
+    pass_on,
     precision,
     qkv,
     settled,
@@ -78,9 +79,7 @@ class Kernels:
             last = new_state(call, todo.problem)
         wanted = (o,) if last is None else (o, last)
         if not todo.problem.tokens or not todo.problem.sequences:
-            start = start_of(call)
-            if last is not None:
-                last.zero_() if start is None else last.copy_(start)
+            pass_on(call, last)
         elif isinstance(todo.plan, Plan):
             self._chunks(call, todo, self._prepare(call, todo), o, last)
         else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from fla_core.domain import AxisRange, Domain, Presence
 from fla_core.plugins import Implementation
@@ -19,6 +20,9 @@ POOLED = ("delta", "delta_channel")
 KEYS = ("l2norm", "gva")
 GATE = ("gate", "A_log", "dt_bias")
 STRENGTH = ("beta_sigmoid", "neg_eigval")
+CHUNK = "chunk"
+"""Variant of what serves a contract with gradients."""
+
 COMPILED_ONLY = "compiled for this chip and never run on one"
 """What plugins say of chips where nothing of theirs was run."""
 
@@ -34,6 +38,8 @@ class Row:
         required: features without which the family cannot serve.
         revision: contract revision it was written for.
         dtypes: of q, k and v.
+        variant: tells it from others of the contract.
+        backward: whether it has gradients.
     """
 
     contract: str
@@ -42,6 +48,23 @@ class Row:
     required: tuple[str, ...] = ()
     revision: int = 1
     dtypes: tuple[str, ...] = DTYPES
+    variant: str = CHUNK
+    backward: bool = True
+
+    @property
+    def title(self) -> str:
+        """``"kda"``, or ``"kda#states"`` of what serves it besides."""
+        return self.contract if self.variant == CHUNK else f"{self.contract}#{self.variant}"
+
+    @property
+    def returns_states(self) -> bool:
+        """Whether it returns the state before each chunk, as decoding and captured calls do not."""
+        return "states" in self.required
+
+    @property
+    def knows_pools(self) -> bool:
+        """Whether it reads and writes states in the slots of a pool."""
+        return self.family in POOLED and not self.returns_states
 
     def domain(self) -> Domain:
         """The subset of the contract's domain that is accepted without help."""
@@ -60,6 +83,17 @@ ROWS = (
     Row("gdn2", "delta_channel", (*STATES, *KEYS, *GATE, "lower_bound")),
 )
 
+KEPT = partial(Row, family="delta_channel", required=("states",), variant="states", backward=False)
+
+FORWARD_ONLY = (
+    KEPT("kda", features=(*STATES, *KEYS, *GATE, "lower_bound", *STRENGTH)),
+    KEPT("gdn2", features=(*STATES, *KEYS, *GATE, "lower_bound")),
+)
+"""What the same families serve besides, without gradients: the state before each chunk."""
+
+SERVED = (*ROWS, *FORWARD_ONLY)
+"""In the order in which they are asked."""
+
 NORMALISED = Row(
     "linear_attn", "scalar_decay", (*STATES, "initial_z"), ("normalize",), dtypes=("bfloat16",)
 )
@@ -68,7 +102,10 @@ numerators would leave its range."""
 
 
 def implementations(
-    module: str, arch: tuple[str, ...], claims: tuple[str, ...] = ()
+    module: str,
+    arch: tuple[str, ...],
+    claims: tuple[str, ...] = (),
+    rows: tuple[Row, ...] = ROWS,
 ) -> Iterator[Implementation]:
     """Yield an implementation for each row.
 
@@ -76,17 +113,18 @@ def implementations(
         module: module of the backend that holds a ``Served`` under each family's name.
         arch: patterns of the architectures it runs on.
         claims: what holds on those devices beside ``"deterministic"``, which holds on all.
+        rows: what is served.
     """
-    for row in ROWS:
+    for row in rows:
         yield Implementation(
             contract=row.contract,
             revision=row.revision,
-            variant="chunk",
+            variant=row.variant,
             forward=f"{module}:{row.family}.forward",
-            backward=f"{module}:{row.family}.backward",
+            backward=f"{module}:{row.family}.backward" if row.backward else None,
             domain=row.domain(),
             forms=("chunk", "recurrent", "parallel"),
             arch=arch,
-            claims=frozenset({"deterministic", *claims}),
-            pooled=f"{module}:{row.family}.pooled" if row.family in POOLED else None,
+            claims=frozenset({"deterministic", *(() if row.returns_states else claims)}),
+            pooled=f"{module}:{row.family}.pooled" if row.knows_pools else None,
         )

@@ -22,6 +22,7 @@ from fla_triton.calls import (
     float32,
     gradients_of_nothing,
     new_state,
+    pass_on,
     settled,
     start_of,
 )
@@ -58,9 +59,7 @@ class Kernels:
             last = new_state(call, problem)
         wanted = (o,) if last is None else (o, last)
         if not problem.tokens or not problem.sequences:
-            start = start_of(call)
-            if last is not None:
-                last.zero_() if start is None else last.copy_(start)
+            pass_on(call, last)
             return wanted, ()
         if walk is not None:
             decode(call, todo, o, last)

@@ -1,6 +1,8 @@
 """Delta rules whose key channels decay separately: host code around the kernels.
 
-Serves the contracts ``kda`` and ``gdn2``, which differ in what a token erases and writes.
+Serves the contracts ``kda`` and ``gdn2``, which differ in what a token erases and writes. The state
+before each chunk is an output like others where it is asked for; its chunks are those of the
+contract, of which one may hold several of the plan's.
 """
 
 from __future__ import annotations
@@ -15,8 +17,15 @@ from torch import Tensor
 
 from fla_core.call import Call
 from fla_triton import delta
-from fla_triton.calls import boundaries, float32, new_state, start_of
-from fla_triton.delta_channel_plan import plan
+from fla_triton.calls import (
+    boundaries,
+    float32,
+    new_state,
+    pass_on,
+    settled,
+    start_of,
+)
+from fla_triton.delta_channel_plan import plan, tiles_in_stages
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Stages
 from fla_triton.kernels.delta_channel_gradients import (
@@ -32,11 +41,45 @@ from fla_triton.kernels.scored_outputs import scored_dv, scored_outputs
 from fla_triton.launch import Launches, launch
 from fla_triton.pieces import PIECES, SEGMENTS
 from fla_triton.plan import Problem
+from fla_triton.prologue import Prologue
+
+DISTANCE = 64
+"""Tokens from one state that is returned to the next, where the call does not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernels(delta.Kernels):
     """The implementation on one kind of chip."""
+
+    def forward(self, call: Call, save: bool) -> tuple[delta.Outputs, delta.Outputs]:
+        """Compute ``o`` and, if asked for, the final state and the state before each chunk."""
+        if "states" in call.features:
+            return self._with_states(call), ()
+        return delta.Kernels.forward(self, call, save)
+
+    def _with_states(self, call: Call) -> delta.Outputs:
+        distance = call.hints.chunk_size or DISTANCE
+        todo = settled(call, "states", lambda found: self._plan_states(found, distance))
+        problem = todo.problem
+        o, last = torch.empty_like(call.v), None
+        if "final_state" in call.features:
+            last = new_state(call, problem)
+        if not problem.tokens or not problem.sequences:
+            pass_on(call, last)
+            states = call.k.new_empty(0, problem.heads, problem.K, problem.V)
+        else:
+            prologue = Prologue.of(call, self.profile)
+            base = call if prologue is None else prologue.base()
+            stages = ChannelStages.of(base, problem, todo.plan, self.profile, todo.launches)
+            errors = stages.prepare(with_inverse=False)
+            states = stages.states(errors, last)
+            stages.outputs(errors, states, o)
+        kept = before_chunks(call, states, distance, distance // todo.plan.C)
+        return (o, kept) if last is None else (o, last, kept)
+
+    def _plan_states(self, problem: Problem, distance: int) -> DeltaPlan:
+        tiles = tiles_in_stages(problem, self.profile, distance)
+        return plan(problem, "forward", self.profile, tiles)
 
     def _stages(self, call: Call, problem: Problem, direction: str, launches: Launches) -> Stages:
         planned = _planned(self, problem, direction)
@@ -46,6 +89,25 @@ class Kernels(delta.Kernels):
 @lru_cache(maxsize=1024)
 def _planned(kernels: Kernels, problem: Problem, direction: str) -> DeltaPlan:
     return plan(problem, direction, kernels.profile, kernels.choose(problem, direction))
+
+
+def before_chunks(call: Call, states: Tensor, size: int, every: int) -> Tensor:
+    """The state before each chunk of the contract, ``[B, NT, H, K, V]``.
+
+    Args:
+        call: whose chunks they are.
+        states: before each chunk of the plan, ``[slots, H, K, V]``.
+        size: tokens of a chunk of the contract.
+        every: how many of the plan one of them holds.
+    """
+    planned = size // every
+    if call.seqlens is None:
+        rows, tokens = call.q.shape[:2]
+        found = states.view(rows, -(-tokens // planned), *states.shape[1:])
+        return found[:, ::every].contiguous()
+    sequence, chunk = call.seqlens.chunk_table(size).unbind(1)
+    slots = call.seqlens.device[sequence] // planned + sequence + every * chunk
+    return states.index_select(0, slots)[None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTi
     if direction == "forward" and fuses(problem, profile):
         direction = "fused"
     tiles = on_chip(_preferred_tiles(problem, direction, profile), profile)
-    shared = profile.shared_memory
-    tiles = shrunk(tiles, lambda found: _most(problem, found) <= shared, profile.dot_minimum)
+    tiles = _shrunk(problem, tiles, profile)
     if direction != "backward":
         return tiles
     keys, values = power_of_two(problem.K), power_of_two(problem.V)
@@ -42,6 +41,13 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> DeltaTi
         own["within"] = replace(threaded, BK=min(keys, 2 * profile.warp_width))
         own["errors"] = replace(tiles.stages["errors"], BV=min(values, 128))
     return DeltaTiles(tiles.C, {**tiles.stages, **own})
+
+
+def tiles_in_stages(problem: Problem, profile: Profile, most: int) -> DeltaTiles:
+    """Tiles of a forward pass that leaves the states before chunks of ``most`` tokens, or fewer."""
+    preferred = on_chip(_preferred_tiles(problem, "forward", profile), profile)
+    tiles = replace(preferred, C=min(preferred.C, most))
+    return _shrunk(problem, tiles, profile)
 
 
 def plan(
@@ -108,6 +114,11 @@ def _preferred_tiles(problem: Problem, direction: str, profile: Profile) -> Delt
         if stage not in THREADED
     }
     return DeltaTiles(scalar.C, stages)
+
+
+def _shrunk(problem: Problem, tiles: DeltaTiles, profile: Profile) -> DeltaTiles:
+    shared = profile.shared_memory
+    return shrunk(tiles, lambda found: _most(problem, found) <= shared, profile.dot_minimum)
 
 
 def _most(problem: Problem, tiles: DeltaTiles) -> int:

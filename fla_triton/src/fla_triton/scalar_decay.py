@@ -24,6 +24,7 @@ from fla_triton.calls import (
     gates,
     gradients_of_nothing,
     new_state,
+    pass_on,
     precision,
     qkv,
     settled,
@@ -68,8 +69,7 @@ class Kernels:
             last = new_state(call, todo.problem) if start is None else torch.empty_like(start)
         wanted = (o,) if last is None else (o, last)
         if not todo.problem.tokens or not todo.problem.sequences:
-            if last is not None:
-                last.zero_() if start is None else last.copy_(start)
+            pass_on(call, last)
             if normalised:
                 wanted = (*wanted, sums_of_nothing(call, todo.problem))
         elif normalised:

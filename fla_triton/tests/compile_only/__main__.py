@@ -35,7 +35,7 @@ from pathlib import Path
 import torch
 
 from compile_only.budget import faults
-from compile_only.cases import DTYPES, Subject, cases, normalised, subjects
+from compile_only.cases import DTYPES, Subject, cases, further, normalised, subjects
 from compile_only.controls import CONTROLS
 from compile_only.driver import Compiled, pretending
 from compile_only.report import Outcome, row, summary, write
@@ -69,7 +69,7 @@ def outcome_of(
         for fault in wrong[known:]:
             print(f"{arch}: {fault}", flush=True)
     if not any(kernels.values()):
-        wrong.append(f"{subject.row.contract}: no kernel was compiled")
+        wrong.append(f"{subject.row.title}: no kernel was compiled")
     return Outcome(subject.row, tuple(todo), kernels, tuple(wrong))
 
 
@@ -125,12 +125,13 @@ def main() -> int:
         wrong = [f"{name}: {text}" for name in options.control for text in CONTROLS[name](chip)]
     else:
         own = import_module(options.kernels[0]).FAMILIES if options.kernels else None
-        every = [*subjects(own), *normalised(own or {})]
-        chosen = [one for one in every if fnmatchcase(one.row.contract, options.only[0])]
+        besides = normalised(own) if own else further()
+        every = [*subjects(own), *besides]
+        chosen = [one for one in every if fnmatchcase(one.row.title, options.only[0])]
         for one in list(chosen):
             if why := refusal(one, chip):
                 chosen.remove(one)
-                print(f"{one.row.contract} is refused: {why}")
+                print(f"{one.row.title} is refused: {why}")
         dtypes = options.dtypes or (DTYPES if options.thorough else DTYPES[:1])
         made: list[Compiled] = []
         outcomes = []

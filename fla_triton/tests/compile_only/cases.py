@@ -10,7 +10,7 @@ from fla_conformance.fitting import Fitting
 from fla_conformance.sense import contradiction
 from fla_core.contracts import CONTRACTS
 from fla_core.plugins import Implementation
-from fla_triton.declared import NORMALISED, ROWS, Row, implementations
+from fla_triton.declared import FORWARD_ONLY, NORMALISED, ROWS, Row, implementations
 from fla_triton.profiles import Profile
 from fla_triton.serve import Kernels
 
@@ -52,6 +52,12 @@ def subjects(own: Mapping[str, Callable[[Profile], Kernels]] | None = None) -> l
     if own is None:
         return [Subject(row, one) for row, one in pairs]
     return [Subject(row, one, own[row.family]) for row, one in pairs if row.family in own]
+
+
+def further() -> list[Subject]:
+    """What the portable kernels serve besides, without gradients."""
+    declared = implementations("fla_triton", (), rows=FORWARD_ONLY)
+    return [Subject(row, one) for row, one in zip(FORWARD_ONLY, declared, strict=True)]
 
 
 def normalised(own: Mapping[str, Callable[[Profile], Kernels]]) -> list[Subject]:
@@ -140,6 +146,8 @@ def _thorough(subject: Subject) -> Iterator[Case]:
     for features in sets:
         yield _case(subject, "bfloat16", 128, 128, CHUNKED, features)
         yield _case(subject, "bfloat16", 128, 128, SHORT, features, direction="fwd")
+    if subject.row.title == "kda#states":
+        yield _case(subject, "bfloat16", 128, 128, CHUNKED, everything).but(chunk_size=32)
     for keys, values in SIZES:
         yield _case(subject, "bfloat16", keys, values, CHUNKED, everything)
     yield _case(subject, "bfloat16", 128, 128, LONG, everything)
@@ -172,4 +180,6 @@ def _case(
     named = {**sizes, "HV": sizes["H"], "K": keys, "V": values}
     form = contract.public[0][1]
     options = {"lower_bound": -5.0} if "lower_bound" in features else None
+    if not subject.row.backward:
+        direction = "fwd"
     return Case(contract.name, direction, dtype, form, named, features, lengths, options=options)

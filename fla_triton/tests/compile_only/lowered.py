@@ -28,7 +28,6 @@ from compile_only.report import write
 from compile_only.run import answer, answer_pooled
 from compile_only.targets import HOST, Target, target
 from fla_conformance.case import Case
-from fla_triton.declared import POOLED
 from fla_triton.plan import DECODE_TOKENS
 from judging import Answer, chosen, options_of_proofs, poison_memory, prove, spared
 
@@ -37,7 +36,7 @@ def ways(subject: Subject, chip: Target) -> Iterator[tuple[list[Case], Answer]]:
     """Cases, and how their answers come about: from tensors, and of decoding from a pool too."""
     small = small_cases(subject)
     yield [*small, split_case(subject)], partial(answer, subject, chip=chip)
-    if subject.row.family in POOLED:
+    if subject.row.knows_pools:
         decoding = [case for case in small if case.sizes["T"] <= DECODE_TOKENS]
         for v_first in (False, True):
             yield decoding, partial(answer_pooled, subject, chip=chip, v_first=v_first)

@@ -13,7 +13,7 @@ from typing import Any
 from compile_only.driver import Compiled
 from compile_only.targets import Target
 from fla_conformance.case import Case
-from fla_triton.declared import Row
+from fla_triton.declared import CHUNK, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,7 @@ def summary(chip: Target, outcomes: Sequence[Outcome], seconds: float) -> str:
 def row(outcome: Outcome) -> dict[str, Any]:
     """What a proof says of one implementation, of all its dtypes and of each."""
     return {
-        "contract": outcome.row.contract,
-        "revision": outcome.row.revision,
+        **named(outcome.row),
         "directions": sorted({case.direction for case in outcome.cases}),
         "dtypes": sorted({case.dtype for case in outcome.cases}),
         **_taken(outcome.cases, outcome.made),
@@ -86,6 +85,12 @@ def row(outcome: Outcome) -> dict[str, Any]:
         },
         "faults": list(outcome.faults),
     }
+
+
+def named(row: Row) -> dict[str, Any]:
+    """What a proof is of, in its words; the variant of what serves a contract besides."""
+    besides = {} if row.variant == CHUNK else {"variant": row.variant}
+    return {"contract": row.contract, **besides, "revision": row.revision}
 
 
 def _taken(cases: Sequence[Case], made: Sequence[Compiled]) -> dict[str, Any]:
@@ -103,25 +108,29 @@ def write(
     """Write a proof, for the table of supported hardware.
 
     Args:
-        path: what it says of other contracts stays, if it was written under the same toolchain.
+        path: what it says of others stays, if it was written under the same toolchain.
         kind: in the words of that table.
         chip: what was proven for, its plugin and its architecture.
-        rows: one a contract.
+        rows: one an implementation.
         toolchain: distributions whose versions matter.
     """
     today = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     versions = {name: version(name).partition("+")[0] for name in toolchain}
-    found = {str(one["contract"]): {**one, "date": today} for one in rows}
+    found = {_whose(one): {**one, "date": today} for one in rows}
     if path.exists():
         old = json.loads(path.read_text(encoding="utf-8"))
         if old["versions"] == versions:
-            found = {**{one["contract"]: one for one in old["implementations"]}, **found}
+            found = {**{_whose(one): one for one in old["implementations"]}, **found}
     document = {
         "schema": "fla-proof/1",
         "kind": kind,
         "backend": chip[0],
         "arch": chip[1],
         "versions": versions,
-        "implementations": [found[contract] for contract in sorted(found)],
+        "implementations": [found[one] for one in sorted(found)],
     }
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _whose(one: Mapping[str, Any]) -> tuple[str, str]:
+    return one["contract"], one.get("variant", CHUNK)

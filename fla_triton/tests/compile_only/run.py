@@ -15,7 +15,6 @@ from compile_only.targets import Target
 from fla_conformance.inputs import Inputs
 from fla_core.dispatch.validity import check
 from fla_core.slots import SKIP, Slots
-from fla_triton.declared import POOLED
 from fla_triton.plan import DECODE_TOKENS
 from fla_triton.profiles import EVERY
 from fla_triton.serve import Kernels, kernels_for
@@ -50,7 +49,7 @@ def decode_pooled(subject: Subject, inputs: Inputs, chip: Target) -> None:
     idle, so that tiles are as wide as those of many heads.
     """
     call, span = inputs.call(), inputs.case.sizes["T"]
-    if subject.row.family not in POOLED or not call.features >= STATES or span > DECODE_TOKENS:
+    if not subject.row.knows_pools or not call.features >= STATES or span > DECODE_TOKENS:
         return
     host = import_module(f"fla_triton.{subject.row.family}")
     kernels = host.Kernels(replace(chip.profile, multiprocessors=1))

@@ -20,7 +20,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 from fla_conformance.case import Case
 from fla_conformance.inputs import Inputs
-from fla_triton.declared import NORMALISED, ROWS, Row
+from fla_core.contracts import CONTRACTS
+from fla_triton.declared import NORMALISED, SERVED, Row
 from fla_triton.profiles import PROFILES, Profile
 from fla_triton.serve import Kernels
 from interpreter.lowered import differentiated
@@ -28,9 +29,18 @@ from interpreter.shims import install
 from judging import Tensors, judged, poison_memory
 
 
-def row_of(contract: str) -> Row:
-    """A contract as every backend declares it."""
-    return next(row for row in ROWS if row.contract == contract)
+def row_of(contract: str, features: frozenset[str] = frozenset()) -> Row:
+    """A contract as every backend declares it: the first row that takes the features, or the first.
+
+    Features that the core lowers count as taken.
+    """
+    rows = [row for row in SERVED if row.contract == contract]
+
+    def takes(row: Row) -> bool:
+        _, left = CONTRACTS[contract].lowerings_for(features, row.domain())
+        return left.issuperset(row.required) and left <= {*row.features, *row.required}
+
+    return next(filter(takes, rows), rows[0])
 
 
 def kernels_for(contract: str, profile: Profile) -> Kernels:
@@ -49,7 +59,7 @@ def answer(inputs: Inputs, kernels: Kernels, row: Row | None = None) -> Tensors:
         row: what they take as it is; as every backend declares it if None.
     """
     call = inputs.call()
-    row = row or row_of(inputs.case.contract)
+    row = row or row_of(inputs.case.contract, call.features)
     lowerings, _ = call.contract.lowerings_for(call.features, row.domain())
     if lowerings:
         return differentiated(inputs, kernels, lowerings)
