@@ -23,14 +23,14 @@ def answers(*arguments: str) -> list[dict[str, Any]]:
 
 def test_results_do_not_depend_on_where_tokens_lie() -> None:
     found = answers()
-    assert len(found) == 9
+    assert len(found) == 10
     assert {answer["case"]: answer["wrong"] for answer in found if answer["wrong"]} == {}
     assert max(answer["peak_gib"] for answer in found) < 1.0
 
 
 def test_offsets_of_32_bits_are_noticed() -> None:
     found = answers("--control")
-    assert len(found) == 4
+    assert len(found) == 5
     assert [answer["case"] for answer in found if not answer["wrong"]] == []
     # And are what was noticed: results that differ, or an address outside of every tensor.
     errors = [wrong for answer in found for wrong in answer["wrong"] if "Error" in wrong]

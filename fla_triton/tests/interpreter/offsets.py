@@ -17,8 +17,10 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -28,11 +30,13 @@ from torch import Tensor
 from fla_conformance.case import Case
 from fla_conformance.inputs import Inputs, make_inputs
 from fla_core.seqlens import SeqLens
+from fla_core.slots import Slots
 from fla_triton import delta_channel
-from fla_triton.kernels import common
+from fla_triton.kernels import common, delta_recurrent
 from fla_triton.profiles import PROFILES
 from interpreter.__main__ import kernels_for
 from interpreter.cases import FILLS, IDLE, STATES, case
+from interpreter.pooled import without_states
 from interpreter.shims import install, mend, spoil
 from judging import Tensors
 
@@ -62,6 +66,9 @@ CONTROLS = (
 """Functions of kernels, and what to replace in them."""
 
 CONTROLLED = (CASES[0], CASES[4])
+
+SLOT = 2**31 // SIDE**2 + 1
+"""Of a pool of states, beyond as many elements."""
 
 
 def placed(tensor: Tensor, axis: int, before: int) -> Tensor:
@@ -110,20 +117,50 @@ def different(one: Case, multiprocessors: int, before: int) -> list[str]:
     return [name for name in near if not torch.equal(far[name], near[name])]
 
 
+def pooled(inputs: Inputs, slot: int) -> Tensors:
+    """Outputs, and the state that is left, of a sequence whose state lies in that slot."""
+    call = inputs.call()
+    pool = torch.empty(slot + 1, 1, SIDE, SIDE, dtype=torch.bfloat16)
+    pool[slot] = call.initial_state[0]
+    kernels: Any = kernels_for(inputs.case.contract, PROFILES["sm90"])
+    slots = Slots(pool, torch.tensor([slot]), None, True, False)
+    (o,) = kernels.pooled(without_states(call), slots)
+    return {"o": o, "state": pool[slot].clone()}
+
+
+def differently_pooled(one: Case) -> list[str]:
+    """Results that depend on the slot."""
+    inputs = make_inputs(one)
+    far, near = (pooled(inputs, slot) for slot in (SLOT, 1))
+    return [name for name in near if not torch.equal(far[name], near[name])]
+
+
+def told(what: str, find: Callable[[], list[str]]) -> None:
+    """Print what is wrong with the results of a case."""
+    begin = time.perf_counter()
+    try:
+        wrong = find()
+    except Exception as error:
+        wrong = [f"{type(error).__name__}: {error}"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    taken = time.perf_counter() - begin
+    about = {"case": what, "wrong": wrong, "peak_gib": peak, "seconds": taken}
+    print(json.dumps(about), flush=True)
+
+
 def judge(where: str, rows: Sequence[Row]) -> None:
-    """Print what is wrong with the results of cases."""
+    """Judge cases."""
     for contract, features, multiprocessors, tokens, before in rows:
         sizes = 1, 0, 1, SIDE, SIDE
         one = case(contract, "bfloat16", sizes, (*features, *STATES), (tokens,))
-        begin = time.perf_counter()
-        try:
-            wrong = different(one, multiprocessors, before)
-        except Exception as error:
-            wrong = [f"{type(error).__name__}: {error}"]
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        taken = time.perf_counter() - begin
-        about = {"case": f"{where}{one.id}", "wrong": wrong, "peak_gib": peak, "seconds": taken}
-        print(json.dumps(about), flush=True)
+        told(f"{where}{one.id}", partial(different, one, multiprocessors, before))
+
+
+def judge_pool(where: str) -> None:
+    """Judge a pool."""
+    sizes = 1, 3, 1, SIDE, SIDE
+    one = case("gated_delta_rule", "bfloat16", sizes, ("g", "beta", *STATES), direction="fwd")
+    told(f"{where}pool {one.id}", partial(differently_pooled, one))
 
 
 def main() -> None:
@@ -134,11 +171,14 @@ def main() -> None:
     delta_channel.launch = lambda *_: None
     if "--control" not in sys.argv:
         judge("", CASES)
+        judge_pool("")
         return
     for function, right, wrong in CONTROLS:
         spoil(function, right, wrong)
         judge(f"{function.__name__} ", CONTROLLED)
         mend(function)
+    spoil(delta_recurrent.delta_pooled, "slot * units", "slot.to(tl.int32) * units")
+    judge_pool("delta_pooled ")
 
 
 if __name__ == "__main__":

@@ -203,7 +203,8 @@ def spoil(function: Any, right: str, wrong: str) -> None:
     Raises:
         LookupError: the function has no such part.
     """
-    source = inspect.getsource(function.fn).partition("\n")[2]
+    text = inspect.getsource(function.fn)
+    source = text[text.index("def ") :]
     if right not in source:
         raise LookupError(f"{function.__name__} has no {right!r} to spoil")
     names: dict[str, Any] = {}
