@@ -9,6 +9,7 @@ revision of a contract.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,17 +42,20 @@ ANY_CHIP = "host"
 
 _TEXT, _COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
 _TAKEN = {"type": "object", "required": RESOURCES, "additionalProperties": _COUNT}
+_COMPILED = {"kernels": _COUNT, "functions": {"type": "object", "additionalProperties": _TAKEN}}
+_OF_DTYPE = {"type": "object", "required": list(_COMPILED), "properties": _COMPILED}
 _PROVEN = {
     "type": "object",
-    "required": ["contract", "revision", "faults", "date"],
+    "required": ["contract", "revision", "dtypes", "faults", "date"],
     "properties": {
         "contract": _TEXT,
         "revision": _COUNT,
+        "dtypes": {"type": "array", "minItems": 1, "items": _TEXT},
+        "by_dtype": {"type": "object", "additionalProperties": _OF_DTYPE},
         "faults": {"type": "array", "items": _TEXT},
         "date": _TEXT,
         "cases": _COUNT,
-        "kernels": _COUNT,
-        "functions": {"type": "object", "additionalProperties": _TAKEN},
+        **_COMPILED,
         "worst_margin": {"type": "number"},
     },
 }
@@ -67,7 +71,7 @@ PROOF = {
     },
     "if": {"properties": {"kind": {"const": COMPILED}}},
     "then": {
-        "properties": {"implementations": {"items": {"required": ["kernels", "functions"]}}},
+        "properties": {"implementations": {"items": {"required": [*_COMPILED, "by_dtype"]}}},
     },
 }
 """What is read of a ``fla-proof/1``, as JSON Schema."""
@@ -110,34 +114,34 @@ def matrix(folder: Path = PROOFS) -> str:
 def evidence(folder: Path = PROOFS) -> str:
     """A line a report: what was seen where, under which toolchain, when."""
     takes = ("cases", "kernels", "shared", "regs", "spill", "margin")
-    headers = ("report", "what", "on", "toolchain", "date", *takes)
+    headers = ("report", "what", "on", "dtypes", "toolchain", "date", *takes)
     lines = [_line(path, document) for path, document in reports(folder)]
     return rows(headers, lines)
 
 
 def worst(folder: Path = PROOFS) -> str:
-    """A line a backend: kernels compiled for all its chips, and which takes most of what."""
+    """A line a backend and dtype: kernels compiled for all its chips, and which takes most."""
     lines, every = [], [document for _, document in reports(folder)]
     for record in records():
-        seen = [
-            document
+        made = [
+            (document["arch"], dtype, of_dtype)
             for document in every
             if document["schema"] == "fla-proof/1"
             and (document["backend"], document["kind"]) == (record.name, COMPILED)
-        ]
-        taken = [
-            (most, name, document["arch"])
-            for document in seen
             for one in document["implementations"]
-            for name, most in one["functions"].items()
+            for dtype, of_dtype in one["by_dtype"].items()
         ]
-        if not taken:
-            continue
-        count = sum(one["kernels"] for document in seen for one in document["implementations"])
-        lines.append(
-            (f"`{record.name}`", str(len(seen)), str(count), *(_most(taken, r) for r in RESOURCES))
-        )
-    return rows(("backend", "chips", "kernels", "shared", "regs", "spill"), lines)
+        for dtype in dict.fromkeys(dtype for _, dtype, _ in made):
+            some = [(arch, of_dtype) for arch, other, of_dtype in made if other == dtype]
+            taken = [
+                (most, name, arch) for arch, one in some for name, most in one["functions"].items()
+            ]
+            if not taken:
+                continue
+            chips, kernels = len({arch for arch, _ in some}), sum(one["kernels"] for _, one in some)
+            most = (_most(taken, resource) for resource in RESOURCES)
+            lines.append((f"`{record.name}`", dtype, str(chips), str(kernels), *most))
+    return rows(("backend", "dtype", "chips", "kernels", "shared", "regs", "spill"), lines)
 
 
 def _most(taken: Sequence[tuple[Mapping[str, int], str, str]], resource: str) -> str:
@@ -198,9 +202,11 @@ def _check_report(path: Path, document: Mapping[str, Any]) -> None:
 def sightings(document: Mapping[str, Any]) -> Iterator[Seen]:
     """What a report adds to the table."""
     if document["schema"] == "fla-proof/1":
-        for one in document["implementations"]:
-            if not one["faults"] and _is_current(one):
-                yield Seen(document["backend"], document["arch"], one["contract"], document["kind"])
+        made = document["implementations"]
+        wrong = {one["contract"] for one in made if one["faults"] or not _is_current(one)}
+        for contract in dict.fromkeys(one["contract"] for one in made):
+            if contract not in wrong:
+                yield Seen(document["backend"], document["arch"], contract, document["kind"])
         return
     name, arch = document["plugin"]["name"], document["host"]["arch"]
     current = [one for one in document["summary"] if _is_current(one)]
@@ -248,7 +254,8 @@ def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
         date = document["started"].partition("T")[0]
         wrong = sum(Outcome(case["outcome"]) not in TOLERATED for case in document["cases"])
         what = f"{plugin['name']}: {RUN}" + (f", {wrong} faults" if wrong else "")
-        return name, what, where, _listed(versions), date, *[""] * 6
+        dtypes = ", ".join(sorted({one["dtype"] for one in document["summary"]}))
+        return name, what, where, dtypes, _listed(versions), date, *[""] * 6
     made = document["implementations"]
     functions = [worst for one in made for worst in one.get("functions", {}).values()]
     most = [str(max(one[key] for one in functions)) if functions else "" for key in RESOURCES]
@@ -260,8 +267,17 @@ def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
     versions = _listed(document["versions"])
     date = min(one["date"] for one in made)
     cases, count = (sum(one.get(key, 0) for one in made) for key in ("cases", "kernels"))
-    what_of = (name, what, document["arch"], versions, date)
+    what_of = (name, what, document["arch"], _dtypes(made), versions, date)
     return *what_of, str(cases or ""), str(count or ""), *most, margin
+
+
+def _dtypes(made: Sequence[Mapping[str, Any]]) -> str:
+    """Dtypes of a proof, and of how many contracts where not of all."""
+    found = Counter(dtype for one in made for dtype in one.get("by_dtype") or one["dtypes"])
+    return ", ".join(
+        dtype if count == len(made) else f"{dtype} ({count} of {len(made)})"
+        for dtype, count in sorted(found.items())
+    )
 
 
 def _listed(versions: Mapping[str, str]) -> str:

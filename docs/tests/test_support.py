@@ -20,11 +20,13 @@ from fla_conformance.result import Outcome, Result
 def proof(**changes: Any) -> dict[str, Any]:
     """A report of a driver that needs no device."""
     worst = {"shared": 1024, "registers": 64, "stack": 8}
+    compiled = {"kernels": 7, "functions": {"chunk_states": worst}}
     one = {
         "contract": "simple_gla",
         "revision": 1,
-        "kernels": 7,
-        "functions": {"chunk_states": worst},
+        "dtypes": ["bfloat16"],
+        **compiled,
+        "by_dtype": {"bfloat16": compiled},
         "faults": [],
         "date": "2026-11-29",
     }
@@ -98,31 +100,65 @@ def test_nothing_seen_is_declared(folder: Path) -> None:
 
 def test_a_proof_counts_for_its_chip_and_contract_alone(folder: Path) -> None:
     put(folder, one=proof())
-    line = "| gfx942 | triton 3.6.0 | 2026-11-29 |  | 7 | 1024 | 64 | 8 |  |"
+    line = "| gfx942 | bfloat16 | triton 3.6.0 | 2026-11-29 |  | 7 | 1024 | 64 | 8 |  |"
     assert line in support.evidence(folder)
     assert cell(folder, "rocm", "gfx942") == "compiled"
     assert cell(folder, "rocm", "gfx950") == "declared"
     assert cell(folder, "rocm", "gfx942", "linear_attn") == "declared"
 
 
+def greedy(dtype: str = "bfloat16", contract: str = "simple_gla") -> dict[str, Any]:
+    """What a proof says of a contract whose kernels take more, compiled in one dtype."""
+    (one,) = proof()["implementations"]
+    takes = {"shared": 2048, "registers": 32, "stack": 0}
+    compiled = {"kernels": 5, "functions": {"chunk_outputs": takes}}
+    changes = {"contract": contract, "dtypes": [dtype], "by_dtype": {dtype: compiled}}
+    return {**one, **compiled, **changes}
+
+
 def test_kernels_of_all_chips_of_a_backend_are_counted_and_the_worst_is_named(folder: Path) -> None:
-    greedy = {"shared": 2048, "registers": 32, "stack": 0}
-    (other,) = proof()["implementations"]
-    other |= {"kernels": 5, "functions": {"chunk_outputs": greedy}}
-    put(folder, one=proof(), two=proof(arch="gfx950", implementations=[other]))
+    put(folder, one=proof(), two=proof(arch="gfx950", implementations=[greedy()]))
     put(folder, three=proof(kind="interpreted"), four=conformance("L1"))
     worst = "2048: `chunk_outputs`, gfx950 | 64: `chunk_states`, gfx942 | 8: `chunk_states`, gfx942"
-    assert f"| `rocm` | 2 | 12 | {worst} |" in support.worst(folder)
+    assert f"| `rocm` | bfloat16 | 2 | 12 | {worst} |" in support.worst(folder)
     assert "`cuda`" not in support.worst(folder)
+
+
+def test_what_kernels_of_each_dtype_take_is_told_apart(folder: Path) -> None:
+    put(folder, one=proof(), two=proof(arch="gfx950", implementations=[greedy("float32")]))
+    table = support.worst(folder)
+    narrow = "1024: `chunk_states`, gfx942 | 64: `chunk_states`, gfx942 | 8: `chunk_states`, gfx942"
+    assert f"| `rocm` | bfloat16 | 1 | 7 | {narrow} |" in table
+    wide = "2048: `chunk_outputs`, gfx950 | 32: `chunk_outputs`, gfx950 | 0"
+    assert f"| `rocm` | float32 | 1 | 5 | {wide} |" in table
+    assert table.count("`rocm`") == 2
+
+
+def test_dtypes_in_which_not_every_contract_was_seen_are_told(folder: Path) -> None:
+    both = [*proof()["implementations"], greedy("float32", "linear_attn")]
+    both[1]["by_dtype"] |= both[0]["by_dtype"]
+    put(folder, one=proof(implementations=both), two=conformance("L3", "float16"))
+    assert "| gfx942 | bfloat16, float32 (1 of 2) | triton" in support.evidence(folder)
+    assert "| MI300X (gfx942) | float16 | torch" in support.evidence(folder)
 
 
 def test_a_proof_with_a_fault_does_not_count(folder: Path) -> None:
     (faulty,) = proof()["implementations"]
-    faulty |= {"faults": ["spills"], "kernels": 0, "functions": {}}
+    nothing = {"kernels": 0, "functions": {}}
+    faulty |= {"faults": ["spills"], **nothing, "by_dtype": {"bfloat16": nothing}}
     put(folder, one=proof(implementations=[faulty]))
     assert "`rocm`" not in support.worst(folder)
     assert cell(folder, "rocm", "gfx942") == "declared"
     assert "rocm: compiled, 1 faults" in support.evidence(folder)
+
+
+def test_a_fault_of_one_variant_is_one_of_its_contract(folder: Path) -> None:
+    (right,) = proof()["implementations"]
+    besides = {**right, "variant": "states"}
+    put(folder, one=proof(implementations=[right, besides]))
+    assert cell(folder, "rocm", "gfx942") == "compiled"
+    put(folder, one=proof(implementations=[right, {**besides, "faults": ["spills"]}]))
+    assert cell(folder, "rocm", "gfx942") == "declared"
 
 
 def test_a_report_from_a_device_drops_in(folder: Path) -> None:
@@ -182,14 +218,13 @@ def test_code_for_no_chip_in_particular_stands_beside_what_was_compiled(folder: 
 def test_what_was_interpreted_stands_beside_what_was_compiled(folder: Path) -> None:
     interpreted = proof(kind="interpreted")
     (one,) = interpreted["implementations"]
-    interpreted["implementations"] = [{n: v for n, v in one.items() if n != "functions"}]
-    del interpreted["implementations"][0]["kernels"]
-    interpreted["implementations"][0] |= {"cases": 5, "worst_margin": 0.25}
+    for name in ("kernels", "functions", "by_dtype"):
+        del one[name]
+    one |= {"cases": 5, "worst_margin": 0.25}
     put(folder, one=interpreted)
     assert cell(folder, "rocm", "gfx942") == "interpreted"
-    assert "| gfx942 | triton 3.6.0 | 2026-11-29 | 5 |  |  |  |  | 0.25 |" in support.evidence(
-        folder
-    )
+    line = "| gfx942 | bfloat16 | triton 3.6.0 | 2026-11-29 | 5 |  |  |  |  | 0.25 |"
+    assert line in support.evidence(folder)
     put(folder, two=proof())
     assert cell(folder, "rocm", "gfx942") == "compiled; interpreted"
     put(folder, three=conformance("L1"))
@@ -228,6 +263,9 @@ def test_what_is_no_report_at_all_is_refused(folder: Path, text: bytes) -> None:
         (proof(), "implementations.0", {"contract": "simple_gla", "faults": []}),
         (proof(), "implementations.0.faults", None),
         (proof(), "implementations.0.functions", {"chunk_states": {"shared": 1}}),
+        (proof(), "implementations.0.dtypes", []),
+        (proof(), "implementations.0.by_dtype", {"bfloat16": {"kernels": 7}}),
+        (proof(), "implementations.0.by_dtype", None),
         (conformance("L2"), "plugin", {}),
         (conformance("L2"), "cases", None),
         (conformance("L2"), "summary.0.level", "L3"),
