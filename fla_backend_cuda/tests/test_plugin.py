@@ -178,7 +178,8 @@ def test_what_has_no_gradients_is_chosen_for_what_it_takes_alone(
     machine: Any, monkeypatch: pytest.MonkeyPatch, row: Row
 ) -> None:
     monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
-    decision = placed(monkeypatch, plugin, row.contract, "cuda:1", VERSIONS, row.required)
+    asked = {*row.required, *{"gk"}.intersection(row.features)}
+    decision = placed(monkeypatch, plugin, row.contract, "cuda:1", VERSIONS, asked)
     assert decision.chosen == f"cuda:{row.title}"
     remark = "unverified, forward on sm90 triton: compiled for this chip and never run on one"
     assert remark in decision.render()

@@ -56,11 +56,12 @@ def lengths(draw: random.Random) -> tuple[int, int]:
 def called(subject: Subject, tokens: int, packed: int) -> Call:
     """A call of an implementation; its numbers are zeros, for nobody computes."""
     contract, row = CONTRACTS[subject.row.contract], subject.row
-    features = STATES | {*row.required} | ({"g"} & {*row.features})
+    features = STATES | {*row.required} | ({"g", "gk", "gv", "beta_v"} & {*row.features})
     sizes = {"B": 1, "N": packed or 1, "T": tokens, "H": HEADS, "HV": HEADS, "K": DIM, "V": DIM}
     tensors: dict[str, Tensor | None] = {}
     for spec in contract.inputs:
-        shape = [sizes.get(letter, 1) for letter in spec.axes]
+        axes = spec.alternative.split() if f"{spec.name}_v" in features else spec.axes
+        shape = [sizes.get(letter, 1) for letter in axes]
         dtype = torch.bfloat16 if spec.dtype == "activation" else torch.float32
         there = not spec.optional or spec.name in features
         tensors[spec.name] = torch.zeros(shape, dtype=dtype) if there else None

@@ -28,6 +28,23 @@ SETS = {
         # Cut in time.
         (case("gla", "float32", (1, 0, 1, 16, 16), GATED, (390, 0, 5)), IDLE),
     ],
+    # Token by token, however many there are.
+    "value channels": [
+        (case("gla", dtype, sizes, features, direction="fwd"), FILLS)
+        for dtype, sizes, features in (
+            ("bfloat16", (2, 40, 2, 20, 17), ("gv", *GATED)),
+            ("float32", (1, 20, 1, 70, 33), ("gv", *STATES)),
+            ("float16", (1, 33, 1, 16, 16), ("gk", "gv")),
+        )
+    ]
+    + [
+        (
+            case(
+                "gla", "float32", (1, 0, 1, 20, 17), ("gv", *GATED), (33, 0, 1), direction="fwd"
+            ).but(regime="resets"),
+            FILLS,
+        ),
+    ],
     "regimes": [
         (case("gla", dtype, (1, tokens, 1, 16, 16), GATED).but(regime=regime), FILLS)
         for dtype, tokens, regime in (

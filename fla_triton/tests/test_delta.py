@@ -12,10 +12,11 @@ from fla_triton.delta_channel_plan import plan as channel_plan
 from fla_triton.delta_plan import DeltaPlan, decode_plan, plan
 from fla_triton.plan import Problem
 from fla_triton.profiles import EVERY, Profile
-from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
+from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures, grouped
 from limits import H200, PROBLEM, TINY, Make, launch_faults, misfits, problems
 
 GATED, PLAIN = ("g", "beta"), ("beta",)
+ALL = (*GATED, "gk", "gv", "beta_v", *STATES)
 
 SETS = {
     # With few multiprocessors one head fills the chip, and one pass over time makes the outputs.
@@ -73,6 +74,47 @@ SETS = {
         (
             case("gated_delta_rule", "float32", (1, 0, 1, 20, 17), (*GATED, *STATES), PACKED).but(
                 regime="resets"
+            ),
+            IDLE,
+        ),
+    ],
+    # Token by token, however many there are.
+    "channels": [
+        (
+            case(contract, dtype, sizes, (*features, *STATES), direction="fwd", form="recurrent"),
+            IDLE,
+        )
+        for contract, dtype, sizes, features in (
+            ("gated_delta_rule", "float32", (1, 20, 1, 16, 33), ("gk", "beta")),
+            ("gated_delta_rule", "bfloat16", (2, 33, 1, 20, 17), ("gv", *GATED)),
+            ("gated_delta_rule", "float16", (1, 20, 2, 20, 17), ("gk", "gv", "beta_v", *GATED)),
+            ("delta_rule", "bfloat16", (1, 33, 1, 20, 40), ("beta_v", *PLAIN)),
+            ("delta_rule", "float32", (1, 5, 1, 140, 16), ("beta_v", "l2norm", *PLAIN)),
+        )
+    ]
+    + [
+        (
+            case(
+                "gated_delta_rule", "bfloat16", (1, 0, 1, 16, 17), ALL, (33, 0, 1), direction="fwd"
+            ).but(regime="resets"),
+            IDLE,
+        ),
+        # The core makes log decays and strengths of logits; values share keys in the kernel.
+        (
+            grouped(
+                case(
+                    "gated_delta_rule",
+                    "float16",
+                    (1, 20, 1, 16, 17),
+                    (*ALL, "gate", "A_log", "dt_bias", "beta_sigmoid", "neg_eigval", "l2norm"),
+                    direction="fwd",
+                )
+            ),
+            IDLE,
+        ),
+        (
+            case("delta_rule", "float16", (1, 0, 2, 20, 17), ("beta_v", *PLAIN), (1, 0, 20)).but(
+                direction="fwd"
             ),
             IDLE,
         ),

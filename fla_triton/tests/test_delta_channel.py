@@ -7,22 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from fla_conformance.case import Case
 from fla_triton.delta_channel_plan import STEPS, THREADED, plan
 from fla_triton.delta_plan import OVER_TIME, DeltaPlan
 from fla_triton.pieces import SEGMENTS
 from fla_triton.plan import Problem
 from fla_triton.profiles import EVERY, Profile
-from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures
+from interpreter.cases import FILLS, IDLE, PACKED, STATES, case, failures, grouped
 from limits import H200, PROBLEM, TINY, launch_faults, misfits, problems
 
 KEPT = (*STATES, "states")
+BOUND = {"lower_bound": -5.0}
 RAW = ("l2norm", "gate", "A_log", "dt_bias", "beta_sigmoid")
-
-
-def grouped(one: Case) -> Case:
-    """The case with two value heads for each head of q and k."""
-    return one.but(sizes={**one.sizes, "HV": 2 * one.sizes["H"]})
 
 
 SETS = {
@@ -71,6 +66,27 @@ SETS = {
         (case("kda", "float16", (1, 5, 1, 16, 16), KEPT, direction="fwd"), IDLE),
         (
             grouped(case("kda", "bfloat16", (1, 70, 1, 16, 16), (*KEPT, *RAW), direction="fwd")),
+            IDLE,
+        ),
+    ],
+    # Token by token, however many there are.
+    "strengths of value channels": [
+        (case("kda", "bfloat16", (2, 33, 1, 20, 17), ("beta_v", *STATES), direction="fwd"), IDLE),
+        (case("kda", "float32", (1, 20, 1, 70, 33), ("beta_v", *STATES), direction="fwd"), IDLE),
+        (
+            case("kda", "float16", (1, 0, 1, 20, 17), ("beta_v", *STATES), (33, 0, 1)).but(
+                direction="fwd", regime="resets"
+            ),
+            IDLE,
+        ),
+        (
+            grouped(case("kda", "bfloat16", (1, 20, 1, 16, 17), ("beta_v", *RAW), direction="fwd")),
+            IDLE,
+        ),
+        (
+            grouped(
+                case("kda", "float16", (1, 3, 1, 16, 17), ("beta_v", "gate"), direction="fwd")
+            ).but(features=frozenset(("beta_v", "gate", "lower_bound")), options=BOUND),
             IDLE,
         ),
     ],

@@ -16,17 +16,12 @@ from fla_triton.declared import ROWS, Row
 from fla_triton.plan import Problem
 from fla_triton.profiles import PROFILES
 from fla_triton.prologue import RAW, plan
-from interpreter.cases import FILLS, IDLE, STATES, case, failures
+from interpreter.cases import FILLS, IDLE, STATES, case, failures, grouped
 
 GATE = ("gate", "A_log", "dt_bias")
 STRENGTH = ("beta_sigmoid", "neg_eigval")
 GATED = ("g", "beta", *STATES)
 BOUND = {"lower_bound": -5.0}
-
-
-def grouped(one: Case, group: int) -> Case:
-    """The case with several value heads for each head of q and k."""
-    return one.but(sizes={**one.sizes, "HV": group * one.sizes["H"]})
 
 
 def bounded(one: Case) -> Case:

@@ -1,6 +1,7 @@
 """Linear attention whose key channels decay separately: host code around the kernels.
 
-Serves the contract ``gla``. Nothing here is tuned at run time, and nothing waits for the device.
+Serves the contract ``gla``, token by token where value channels decay too. Nothing here is tuned at
+run time, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Kernels:
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
-        todo = settled(call, "forward", self._plan_forward)
+        walks = "gv" in call.features
+        todo = settled(call, "forward", self._plan_walk if walks else self._plan_forward)
         _, _, v = qkv(call)
         o, last = torch.empty_like(v), None
         if "final_state" in call.features:
@@ -105,29 +107,32 @@ class Kernels:
 
     def _plan_forward(self, problem: Problem) -> Plan | Launch:
         if problem.longest <= DECODE_TOKENS:
-            return decode_plan(problem, self.profile)
+            return self._plan_walk(problem)
         return _planned(self, problem, "forward")
+
+    def _plan_walk(self, problem: Problem) -> Launch:
+        return decode_plan(problem, self.profile)
 
     def _plan_backward(self, problem: Problem) -> Plan:
         return _planned(self, problem, "backward")
 
     def _decode(self, call: Call, todo: Settled[Any], o: Tensor, last: Tensor | None) -> None:
         q, k, v = qkv(call)
-        start = start_of(call)
+        start, gk, gv = start_of(call), call.get("gk"), call.get("gv")
 
         def settle() -> Settling:
             constants = {
                 **sizes(todo.problem),
                 "HAS_G": False,
                 "HAS_GAMMA": False,
-                "HAS_GK": True,
-                "HAS_GV": False,
+                "HAS_GK": gk is not None,
+                "HAS_GV": gv is not None,
                 "HAS_START": start is not None,
                 "HAS_LAST": last is not None,
             }
             return recurrent_outputs, todo.plan, constants
 
-        tensors = (q, k, v, None, None, call.gk, None, start, o, last, boundaries(call))
+        tensors = (q, k, v, None, None, gk, gv, start, o, last, boundaries(call))
         todo.launches.run("decode", (*tensors, q.shape[1], call.scale), settle)
 
     def _chunks(

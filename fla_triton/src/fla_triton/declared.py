@@ -20,6 +20,8 @@ POOLED = ("delta", "delta_channel")
 KEYS = ("l2norm", "gva")
 GATE = ("gate", "A_log", "dt_bias")
 STRENGTH = ("beta_sigmoid", "neg_eigval")
+BY_STEPS = ("gk", "gv", "beta_v")
+"""What delta rules take token by token alone; ``gv`` is that in GLA too."""
 CHUNK = "chunk"
 """Variant of what serves a contract with gradients."""
 
@@ -40,6 +42,7 @@ class Row:
         dtypes: of q, k and v.
         variant: tells it from others of the contract.
         backward: whether it has gradients.
+        forms: of calls that it serves best.
     """
 
     contract: str
@@ -50,6 +53,7 @@ class Row:
     dtypes: tuple[str, ...] = DTYPES
     variant: str = CHUNK
     backward: bool = True
+    forms: tuple[str, ...] = ("chunk", "recurrent", "parallel")
 
     @property
     def title(self) -> str:
@@ -85,11 +89,18 @@ ROWS = (
 
 KEPT = partial(Row, family="delta_channel", required=("states",), variant="states", backward=False)
 
+STEPS = partial(Row, variant="steps", backward=False, forms=("recurrent",))
+
 FORWARD_ONLY = (
+    STEPS("gla", "channel_decay", (*STATES, "gk"), ("gv",)),
+    STEPS("delta_rule", "delta", (*STATES, "l2norm"), ("beta", "beta_v")),
+    STEPS("gated_delta_rule", "delta", (*STATES, "g", *BY_STEPS, *KEYS), ("beta",)),
+    STEPS("kda", "delta_channel", (*STATES, *KEYS, *GATE, "lower_bound"), ("beta_v",)),
     KEPT("kda", features=(*STATES, *KEYS, *GATE, "lower_bound", *STRENGTH)),
     KEPT("gdn2", features=(*STATES, *KEYS, *GATE, "lower_bound")),
 )
-"""What the same families serve besides, without gradients: the state before each chunk."""
+"""What the same families serve besides, without gradients: gates and strengths that chunks do not
+take, token by token however many there are, and the state before each chunk."""
 
 SERVED = (*ROWS, *FORWARD_ONLY)
 """In the order in which they are asked."""
@@ -123,7 +134,7 @@ def implementations(
             forward=f"{module}:{row.family}.forward",
             backward=f"{module}:{row.family}.backward" if row.backward else None,
             domain=row.domain(),
-            forms=("chunk", "recurrent", "parallel"),
+            forms=row.forms,
             arch=arch,
             claims=frozenset({"deterministic", *(() if row.returns_states else claims)}),
             pooled=f"{module}:{row.family}.pooled" if row.knows_pools else None,

@@ -26,6 +26,7 @@ from fla_triton.calls import (
     settled,
     start_of,
 )
+from fla_triton.declared import BY_STEPS
 from fla_triton.delta_plan import DeltaPlan, DeltaTiles, decode_plan, plan
 from fla_triton.delta_stages import Stages
 from fla_triton.kernels.delta_recurrent import delta_pooled, delta_recurrent
@@ -36,6 +37,9 @@ from fla_triton.prologue import NOTHING, Prologue, activations, bound_of, needs_
 from fla_triton.tables import Choose, no_table
 
 Outputs = tuple[Tensor, ...]
+
+WALKED = frozenset(BY_STEPS)
+"""Features of calls whose value channels, or all, have a triangular system each in a chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,8 @@ class Kernels:
 
     def forward(self, call: Call, save: bool) -> tuple[Outputs, Outputs]:
         """Compute ``o`` and, if asked for, the final state; backward needs inputs alone."""
-        todo = settled(call, "forward", self._decoding)
+        walks = not WALKED.isdisjoint(call.features)
+        todo = settled(call, "forward", self._walking if walks else self._decoding)
         problem, walk = todo.problem, todo.plan
         o, last = torch.empty_like(call.v), None
         if "final_state" in call.features:
@@ -81,7 +86,10 @@ class Kernels:
 
     def _decoding(self, problem: Problem) -> Launch | None:
         """How to walk token by token; None where chunks are faster."""
-        return decode_plan(problem, self.profile) if problem.longest <= DECODE_TOKENS else None
+        return self._walking(problem) if problem.longest <= DECODE_TOKENS else None
+
+    def _walking(self, problem: Problem) -> Launch:
+        return decode_plan(problem, self.profile)
 
     def _left(self, call: Call, direction: str) -> frozenset[str]:
         """Features of raw arguments that the kernels of chunks take care of."""

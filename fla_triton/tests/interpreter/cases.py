@@ -39,6 +39,11 @@ def case(
     return Case(contract, direction, dtype, form, named, frozenset(features), lengths, **more)
 
 
+def grouped(one: Case, group: int = 2) -> Case:
+    """The case with several value heads for each head of q and k."""
+    return one.but(sizes={**one.sizes, "HV": group * one.sizes["H"]})
+
+
 class Interpreter:
     """A process that judges cases as they come.
 

@@ -30,6 +30,7 @@ from interpreter.__main__ import kernels_for
 from interpreter.cases import STATES, case
 from interpreter.shims import correct_bfloat16, watch_bounds
 
+EVERY = ("g", "gk", "gv", "beta", "beta_v")
 CASES = tuple(
     one.but(direction="fwd")
     for one in (
@@ -42,6 +43,8 @@ CASES = tuple(
             (*STATES, "l2norm", "gate", "A_log", "dt_bias", "beta_sigmoid"),
         ),
         case("gdn2", "bfloat16", (1, 0, 1, 32, 24), STATES, (2, 3)),
+        case("gated_delta_rule", "float16", (2, 3, 2, 20, 17), (*EVERY, *STATES)),
+        case("kda", "bfloat16", (1, 0, 1, 16, 33), ("beta_v", "l2norm", *STATES), (1, 3)),
     )
 )
 
