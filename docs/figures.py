@@ -37,12 +37,13 @@ def taken(folder: Path = OURS) -> str:
 
 def timings(folder: Path = OURS) -> str:
     """Every operator at the main shape."""
-    headers = ("operator", "forward ms", "forward + backward ms", "peak MiB", "host µs, forward")
+    measured = ("forward ms", "forward + backward ms", "peak MiB")
+    headers = ("operator", *measured, "host µs, forward", "host µs, with backward")
     lines = []
     for (title, _), found in _calls(_measured(folder)).items():
         if _is_main(found):
-            host = _whole(found.get("fwd"), "host_us")
-            lines.append((f"`{title}`", *_figures(found), host))
+            hosts = (_whole(found.get(direction), "host_us") for direction in ("fwd", "both"))
+            lines.append((f"`{title}`", *_figures(found), *hosts))
     return rows(headers, lines)
 
 

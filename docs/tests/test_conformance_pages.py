@@ -108,6 +108,7 @@ def make_plugin(shell: Shell) -> Path:
     return shell.folder / "fla-backend-mychip" / "src" / "fla_backend_mychip" / "plugin.py"
 
 
+@pytest.mark.timeout(900)  # minutes of work: two processors that others use take three times as long
 def test_the_tutorial(shell: Shell) -> None:
     lines = [line for line, _ in commands(TUTORIAL)]
     assert "fla-conformance run mychip --level L3 --html report.html" in lines
@@ -115,6 +116,7 @@ def test_the_tutorial(shell: Shell) -> None:
     assert (shell.folder / "report.html").exists()
 
 
+@pytest.mark.timeout(900)
 def test_new_hardware(shell: Shell) -> None:
     make_plugin(shell)
     follow(NEW_HARDWARE, shell)

@@ -52,8 +52,8 @@ def test_a_line_an_operator(tmp_path: Path) -> None:
         row("fwd", 0.94, provider="sdpa", operator="softmax_attention"),
     )
     assert cells(figures.timings(folder)) == [
-        ["`chunk_gated_delta_rule`", "0.283", "1.440", "480", "40"],
-        ["`chunk_gated_delta_rule:l2norm`", "0.350", "wrong", "", "40"],
+        ["`chunk_gated_delta_rule`", "0.283", "1.440", "480", "40", "40"],
+        ["`chunk_gated_delta_rule:l2norm`", "0.350", "wrong", "", "40", ""],
     ]
 
 
@@ -83,7 +83,7 @@ def test_the_latest_run_that_took_a_call_has_its_row(tmp_path: Path) -> None:
     written(tmp_path, row("fwd", 0.2), row("both", 1.2), taken=late)
     written(tmp_path, row("fwd", 0.3), row("both", 1.3), row("fwd", 0.9, shape=LONG), taken=early)
     assert cells(figures.timings(tmp_path)) == [
-        ["`chunk_gated_delta_rule`", "0.200", "1.200", "480", "40"]
+        ["`chunk_gated_delta_rule`", "0.200", "1.200", "480", "40", "40"]
     ]
     assert cells(figures.other_shapes(tmp_path)) == [["`chunk_gated_delta_rule`", "0.900"]]
     assert figures.taken(tmp_path).splitlines() == [
