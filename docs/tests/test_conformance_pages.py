@@ -108,7 +108,7 @@ def make_plugin(shell: Shell) -> Path:
     return shell.folder / "fla-backend-mychip" / "src" / "fla_backend_mychip" / "plugin.py"
 
 
-@pytest.mark.timeout(900)  # minutes of work: two processors that others use take three times as long
+@pytest.mark.timeout(900)  # minutes of work, and longer where others use the processors
 def test_the_tutorial(shell: Shell) -> None:
     lines = [line for line, _ in commands(TUTORIAL)]
     assert "fla-conformance run mychip --level L3 --html report.html" in lines
