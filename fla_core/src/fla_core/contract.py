@@ -109,6 +109,9 @@ class Contract:
         reference: ``"module:function"`` of the differentiable token recurrence in base form.
         public: public names, each with its form.
         aliases: public names that are second names of others, each with the first.
+        given: public names that require optional arguments of the contract, each with those.
+        brought: public names that bring constants of their own as arguments of the contract, each
+            with those.
         numerics: error budgets.
         laws: names of relations that hold without an oracle.
     """
@@ -125,6 +128,8 @@ class Contract:
     reference: str
     public: tuple[tuple[str, Form], ...]
     aliases: tuple[tuple[str, str], ...] = ()
+    given: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    brought: tuple[tuple[str, tuple[str, ...]], ...] = ()
     options: tuple[str, ...] = ()
     numerics: Numerics = Numerics()
     laws: tuple[str, ...] = ()
@@ -174,7 +179,7 @@ class Contract:
     def digest(self) -> str:
         """Hash of everything that has meaning; prose does not count."""
         data = asdict(self)
-        for prose in ("equation", "source", "revision", "public", "aliases"):
+        for prose in ("equation", "source", "revision", "public", "aliases", "given", "brought"):
             del data[prose]
         for spec in (*data["inputs"], *data["outputs"]):
             del spec["meaning"]

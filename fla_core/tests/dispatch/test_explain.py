@@ -138,6 +138,39 @@ def test_gradients_and_grouped_heads(install: Any) -> None:
     assert explain("chunk_kda", device="cpu", gradients=["q"]).view.gradients == {"q"}
 
 
+def test_required_arguments_count(install: Any) -> None:
+    ungated = implementation("gated_delta_rule", domain=domain("beta"))
+    sketchy = implementation(
+        "delta_rule", domain=domain("beta"), gradients=frozenset({"q", "k", "v"})
+    )
+    install(plugin("acme", ungated, sketchy, targets=("cpu",)))
+    decision = explain("chunk_gated_delta_rule", device="cpu")
+    assert decision.view.features == {"g", "beta"}
+    assert "acme:gated_delta_rule#chunk       refused  FEATURE" in decision.render()
+    decision = explain("chunk_delta_rule", device="cpu", gradients=True)
+    assert decision.view.gradients == {"q", "k", "v", "beta"}
+    assert "no gradient of beta" in decision.render()
+    assert explain("delta_rule", device="cpu").view.features == frozenset()
+
+
+def test_a_strength_of_value_channels_is_a_strength(install: Any) -> None:
+    install(
+        plugin(
+            "acme", implementation("delta_rule", domain=domain("beta", "beta_v")), targets=("cpu",)
+        )
+    )
+    decision = explain("fused_recurrent_delta_rule", device="cpu", features=["beta_v"])
+    assert decision.view.features == {"beta", "beta_v"}
+    assert decision.plan == "acme:delta_rule#chunk"
+
+
+def test_a_decay_of_the_operators_own_has_no_gradient(install: Any) -> None:
+    install()
+    decision = explain("chunk_retention", device="cpu", gradients=True)
+    assert decision.view.features == {"g_gamma"}
+    assert decision.view.gradients == {"q", "k", "v"}
+
+
 @pytest.mark.parametrize(
     ("facts", "text"),
     [

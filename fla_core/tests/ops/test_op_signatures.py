@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from op_cases import ALL_OPERATORS, CONTRACT_BY_NAME, Case, make_inputs, public_call
 
 import fla_core.ops
-from fla_core import ops
+from fla_core import explain, ops
+from fla_core.dispatch.runtime import sandbox
 from fla_core.ops import gdn
 
 R = "required"
@@ -228,3 +232,20 @@ def test_the_table_is_complete() -> None:
 def test_helpers(module: str, name: str) -> None:
     function = getattr(getattr(fla_core.ops, module), name)
     assert list(positional(function).items()) == list(HELPERS[module, name].items())
+
+
+@pytest.mark.parametrize("name", ALL_OPERATORS)
+def test_explain_takes_what_a_signature_asks_for(name: str, tmp_path: Path) -> None:
+    asked = [p for p, value in positional(getattr(ops, name)).items() if value is R]
+    args = tuple("gk" if p == "g" and CONTRACT_BY_NAME[name] == "gla" else p for p in asked)
+    case = Case(name, args=args, flags=(), T=3)
+    inputs = make_inputs(case)
+    for tensor in inputs.values():
+        tensor.requires_grad_()
+    trace = tmp_path / "trace.jsonl"
+    with sandbox(environ={"FLA_TRACE": f"decisions:{trace}"}):
+        public_call(case, inputs)
+        made = json.loads(trace.read_text().splitlines()[0])
+        said = explain(name, device="cpu", dtype="fp64", gradients=True).to_json()
+    for key in ("features", "form", "plan", "dtypes", "gradients"):
+        assert said[key] == made[key], key

@@ -36,5 +36,6 @@ DELTA_RULE = Contract(
         ("fused_chunk_delta_rule", "chunk"),
         ("fused_recurrent_delta_rule", "recurrent"),
     ),
+    given=(("chunk_delta_rule", ("beta",)), ("fused_chunk_delta_rule", ("beta",))),
     laws=(*s.LAWS, "reduce"),
 )

@@ -77,5 +77,6 @@ GATED_DELTA_RULE = Contract(
         ("chunk_gdn", "chunk_gated_delta_rule"),
         ("fused_recurrent_gdn", "fused_recurrent_gated_delta_rule"),
     ),
+    given=(("chunk_gated_delta_rule", ("g", "beta")), ("chunk_gdn", ("g", "beta"))),
     laws=(*s.LAWS, "reduce"),
 )

@@ -33,5 +33,6 @@ GLA = Contract(
         ("fused_chunk_gla", "chunk"),
         ("fused_recurrent_gla", "recurrent"),
     ),
+    given=(("chunk_gla", ("gk",)), ("fused_chunk_gla", ("gk",))),
     laws=(*s.LAWS, "reduce"),
 )

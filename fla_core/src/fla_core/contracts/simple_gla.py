@@ -41,5 +41,13 @@ SIMPLE_GLA = Contract(
         ("chunk_lightning_attn", "chunk"),
         ("fused_recurrent_lightning_attn", "recurrent"),
     ),
+    brought=(
+        ("chunk_retention", ("g_gamma",)),
+        ("fused_chunk_retention", ("g_gamma",)),
+        ("fused_recurrent_retention", ("g_gamma",)),
+        ("parallel_retention", ("g_gamma",)),
+        ("chunk_lightning_attn", ("g_gamma",)),
+        ("fused_recurrent_lightning_attn", ("g_gamma",)),
+    ),
     laws=(*s.LAWS, "reduce"),
 )

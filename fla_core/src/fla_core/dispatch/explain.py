@@ -65,7 +65,8 @@ def explain(
         arch: architecture, ``"sm90"``; giving it keeps plugins from being probed.
         dtype: of q, k and v: ``"bf16"`` or ``"bfloat16"``.
         form: ``"chunk"``, ``"recurrent"``, ``"parallel"``; that of the public name by default.
-        features: names of optional features in use, besides those the operator requires.
+        features: names of optional features in use, besides those that every call of the public
+            name has.
         gradients: True for the gradients of all inputs, or their names.
         backend: selection policy, as on a call.
         **sizes: axis sizes by letter (``K=128``).
@@ -138,6 +139,10 @@ class _Facts:
     contract: Contract
     operator: str
 
+    @property
+    def _brought(self) -> frozenset[str]:
+        return frozenset(dict(self.contract.brought).get(self.operator, ()))
+
     def sizes(self, given: Mapping[str, int]) -> dict[str, int]:
         ranges = self.contract.domain.axes
         for axis, size in given.items():
@@ -170,7 +175,11 @@ class _Facts:
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise self._error("features", f"some of {', '.join(known)}", f"{name!r}{hint}")
         domain = self.contract.domain
-        return names | {name for name in known if domain.presence(name) == "required"}
+        names |= {name for name in known if domain.presence(name) == "required"}
+        names |= frozenset(dict(self.contract.given).get(self.operator, ()))
+        names |= self._brought
+        shaped = {one.name for one in self.contract.inputs if f"{one.name}_v" in names}
+        return names | shaped.intersection(known)
 
     def dtype(self, given: str) -> str:
         dtype = _LONG_DTYPES.get(given, given.removeprefix("torch."))
@@ -188,7 +197,7 @@ class _Facts:
 
     def gradients(self, given: bool | Iterable[str], dtypes: Mapping[str, str]) -> frozenset[str]:
         if isinstance(given, bool):
-            return frozenset(dtypes) if given else frozenset()
+            return frozenset(dtypes) - self._brought if given else frozenset()
         names = frozenset(given)
         if unknown := sorted(names.difference(dtypes)):
             raise self._error("gradients", f"some of {', '.join(dtypes)}", unknown[0])
