@@ -22,6 +22,7 @@ from fla_conformance.levels import TOLERATED
 from fla_conformance.report import Report, ReportError
 from fla_conformance.result import Outcome
 from fla_core.contracts import CONTRACTS
+from fla_core.plugins import Implementation
 
 PROOFS = ROOT / "docs" / "proofs"
 RUN, LOWERED, COMPILED, INTERPRETED, DECLARED = (
@@ -49,6 +50,7 @@ _PROVEN = {
     "required": ["contract", "revision", "dtypes", "faults", "date"],
     "properties": {
         "contract": _TEXT,
+        "variant": _TEXT,
         "revision": _COUNT,
         "dtypes": {"type": "array", "minItems": 1, "items": _TEXT},
         "by_dtype": {"type": "object", "additionalProperties": _OF_DTYPE},
@@ -83,6 +85,7 @@ class Seen:
 
     Attributes:
         backend, arch, contract: of what; ``ANY_CHIP`` stands for every chip of the backend.
+        variant: of which implementation; ``""`` where a proof is of those with gradients.
         word: one of ``WORDS``.
         levels: that each dtype reached on hardware; ``""`` for none.
     """
@@ -90,25 +93,41 @@ class Seen:
     backend: str
     arch: str
     contract: str
+    variant: str
     word: str
     levels: Mapping[str, str] = field(default_factory=dict)
 
 
 def matrix(folder: Path = PROOFS) -> str:
-    """For each backend that declares architectures: a line a contract, a column a chip."""
+    """For each backend that declares architectures: a line a contract, a column a chip.
+
+    What has no gradients has a line of its own: that its contract ran says nothing of it.
+    """
     seen = [one for _, document in reports(folder) for one in sightings(document)]
     parts = []
     for record in records():
-        declared = {item.contract: item.arch for item in record.implementations if item.arch}
-        chips = list(dict.fromkeys(arch for archs in declared.values() for arch in archs))
+        declared: dict[str, list[Implementation]] = {}
+        for item in filter(lambda item: item.arch, record.implementations):
+            declared.setdefault(_title(item), []).append(item)
+        chips = list(dict.fromkeys(arch for items in declared.values() for arch in items[-1].arch))
         if not chips:
             continue
-        lines = [
-            (f"`{contract}`", *(_cell(seen, record.name, arch, contract) for arch in chips))
-            for contract in declared
-        ]
+        lines = []
+        for title, items in declared.items():
+            own = [one for one in seen if one.backend == record.name and _is_of(one, items)]
+            lines.append((f"`{title}`", *(_cell(own, arch) for arch in chips)))
         parts.append(rows((f"`{record.name}`", *chips), lines))
     return "\n".join(parts)
+
+
+def _title(item: Implementation) -> str:
+    return item.contract if item.backward is not None else f"{item.contract}#{item.variant}"
+
+
+def _is_of(one: Seen, items: Sequence[Implementation]) -> bool:
+    """Whether something was seen of one of the implementations of a line."""
+    variants = {item.variant if one.variant or item.backward is None else "" for item in items}
+    return one.contract == items[0].contract and one.variant in variants
 
 
 def evidence(folder: Path = PROOFS) -> str:
@@ -203,16 +222,23 @@ def sightings(document: Mapping[str, Any]) -> Iterator[Seen]:
     """What a report adds to the table."""
     if document["schema"] == "fla-proof/1":
         made = document["implementations"]
-        wrong = {one["contract"] for one in made if one["faults"] or not _is_current(one)}
-        for contract in dict.fromkeys(one["contract"] for one in made):
-            if contract not in wrong:
-                yield Seen(document["backend"], document["arch"], contract, document["kind"])
+        wrong = {_proven(one) for one in made if one["faults"] or not _is_current(one)}
+        for what in dict.fromkeys(map(_proven, made)):
+            if what not in wrong:
+                yield Seen(document["backend"], document["arch"], *what, document["kind"])
         return
     name, arch = document["plugin"]["name"], document["host"]["arch"]
     current = [one for one in document["summary"] if _is_current(one)]
-    for contract in dict.fromkeys(one["contract"] for one in current):
-        levels = lowest((x["dtype"], x["level"]) for x in current if x["contract"] == contract)
-        yield Seen(name, arch, contract, RUN, levels)
+    for identity in dict.fromkeys(one["implementation"] for one in current):
+        own = [one for one in current if one["implementation"] == identity]
+        levels = lowest((one["dtype"], one["level"]) for one in own)
+        variant = identity.partition("#")[2]
+        yield Seen(name, arch, own[0]["contract"], variant, RUN, levels)
+
+
+def _proven(one: Mapping[str, Any]) -> tuple[str, str]:
+    """Contract and variant that a proof is of."""
+    return one["contract"], one.get("variant", "")
 
 
 def _is_current(one: Mapping[str, Any]) -> bool:
@@ -229,13 +255,8 @@ def lowest(levels: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     return found
 
 
-def _cell(seen: Sequence[Seen], backend: str, arch: str, contract: str) -> str:
-    found = [
-        one
-        for one in seen
-        if (one.backend, one.contract) == (backend, contract)
-        and (one.arch == arch or (one.arch, one.word) == (ANY_CHIP, LOWERED))
-    ]
+def _cell(seen: Iterable[Seen], arch: str) -> str:
+    found = [one for one in seen if one.arch == arch or (one.arch, one.word) == (ANY_CHIP, LOWERED)]
     reached = lowest(pair for one in found for pair in one.levels.items())
     if levels := [f"{d} {level}" for d, level in sorted(reached.items()) if level > "L0"]:
         return f"{RUN} ({', '.join(levels)})"

@@ -41,16 +41,17 @@ def proof(**changes: Any) -> dict[str, Any]:
     }
 
 
-def conformance(level: str, dtype: str = "bfloat16") -> dict[str, Any]:
+def conformance(
+    level: str, dtype: str = "bfloat16", implementation: str = "rocm:simple_gla#chunk"
+) -> dict[str, Any]:
     """A report of the suite from a device on which one implementation reached a level."""
-    case = Case("simple_gla", "fwd", dtype, "chunk", {"B": 1, "T": 16, "H": 2, "K": 8, "V": 8})
+    contract = implementation.partition(":")[2].partition("#")[0]
+    case = Case(contract, "fwd", dtype, "chunk", {"B": 1, "T": 16, "H": 2, "K": 8, "V": 8})
     passed = [name for name in LEVELS if name <= level]
-    rows = [
-        Result(name, "rocm:simple_gla#chunk", name, Outcome.PASS, case.to_json()) for name in passed
-    ]
+    rows = [Result(name, implementation, name, Outcome.PASS, case.to_json()) for name in passed]
     if not passed:
         wrong = {"outcome": Outcome.FAIL_LAW, "case": case.to_json(), "detail": "wrong"}
-        rows = [Result("a", "rocm:simple_gla#chunk", "L0", **wrong)]
+        rows = [Result("a", implementation, "L0", **wrong)]
     text = dict.fromkeys(("distribution", "version", "card_hash", "description"), "")
     source = {"commit": "", "dirty": False}
     about = {**text, "targets": ["cuda"], "editable": False, "source": source}
@@ -80,7 +81,7 @@ def cell(folder: Path, backend: str, chip: str, contract: str = "simple_gla") ->
     (table,) = (text for text in tables_of if text.startswith(f"| `{backend}`"))
     header, _, *lines = table.strip().splitlines()
     column = [word.strip() for word in header.split("|")].index(chip)
-    (line,) = (line for line in lines if line.startswith(f"| `{contract}`"))
+    (line,) = (line for line in lines if line.startswith(f"| `{contract}` "))
     return line.split("|")[column].strip()
 
 
@@ -152,13 +153,27 @@ def test_a_proof_with_a_fault_does_not_count(folder: Path) -> None:
     assert "rocm: compiled, 1 faults" in support.evidence(folder)
 
 
-def test_a_fault_of_one_variant_is_one_of_its_contract(folder: Path) -> None:
+def test_what_has_no_gradients_has_a_line_and_proofs_of_its_own(folder: Path) -> None:
     (right,) = proof()["implementations"]
+    right["contract"] = "kda"
     besides = {**right, "variant": "states"}
-    put(folder, one=proof(implementations=[right, besides]))
-    assert cell(folder, "rocm", "gfx942") == "compiled"
-    put(folder, one=proof(implementations=[right, {**besides, "faults": ["spills"]}]))
-    assert cell(folder, "rocm", "gfx942") == "declared"
+    put(folder, one=proof(implementations=[right]))
+    assert cell(folder, "rocm", "gfx942", "kda") == "compiled"
+    assert cell(folder, "rocm", "gfx942", "kda#states") == "declared"
+    put(folder, one=proof(implementations=[{**right, "faults": ["spills"]}, besides]))
+    assert cell(folder, "rocm", "gfx942", "kda") == "declared"
+    assert cell(folder, "rocm", "gfx942", "kda#states") == "compiled"
+    assert cell(folder, "rocm", "gfx942", "kda#steps") == "declared"
+
+
+def test_what_ran_counts_for_its_variant_alone(folder: Path) -> None:
+    ran = "run on hardware (bfloat16 L3)"
+    put(folder, one=conformance("L3", implementation="rocm:kda#chunk"))
+    assert cell(folder, "rocm", "gfx942", "kda") == ran
+    assert cell(folder, "rocm", "gfx942", "kda#states") == "declared"
+    put(folder, one=conformance("L3", implementation="rocm:kda#states"))
+    assert cell(folder, "rocm", "gfx942", "kda") == "declared"
+    assert cell(folder, "rocm", "gfx942", "kda#states") == ran
 
 
 def test_a_report_from_a_device_drops_in(folder: Path) -> None:
