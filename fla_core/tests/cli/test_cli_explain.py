@@ -57,6 +57,12 @@ def test_sizes_that_are_not_given_become_conditions(invoke: Invoke) -> None:
     assert "only if K is 64 | 128" in result.output
 
 
+def test_an_arch_tells_the_device(invoke: Invoke) -> None:
+    result = invoke("explain", "gla", "--arch", "gfx942")
+    assert result.exit_code == 0
+    assert "bf16 cuda gfx942" in result.output
+
+
 def test_nobody_accepts(invoke: Invoke) -> None:
     result = invoke("explain", "chunk_gla", "--K", "96", "--device", "cuda", "--backend", "acme")
     assert result.exit_code == 1
@@ -76,6 +82,11 @@ def test_nobody_accepts(invoke: Invoke) -> None:
         (("kda", "--device", "nonsense"), "one of cpu, cuda, xpu, npu"),
         (("kda", "--device", "cdua:1"), "'cdua:1' (did you mean cuda"),
         (("kda", "--backend", "acne"), "did you mean 'acme'?"),
+        (("kda", "--arch", "nonsense"), "one that somebody installed knows: sm[0-9]*, gfx[0-9]*"),
+        (
+            ("kda", "--arch", "sm90", "--device", "npu"),
+            "nobody installed tells architectures of npu",
+        ),
     ],
 )
 def test_questions_that_cannot_be_understood(
@@ -140,7 +151,7 @@ def test_nothing_installed_for_the_device(site: Site) -> None:
         ((), ["pip install 'no-such-triton'  # for cuda"]),
         (("--arch", "sm90"), ["pip install 'no-such-triton'  # for cuda"]),
         (("--arch", "gfx942"), ["pip install 'fla-kernels[rocm]'  # AMD"]),
-        (("--arch", "sm70"), []),
+        (("--arch", "sm87"), ["pip install 'no-such-triton'  # for cuda"]),
         (("--backend", "other"), []),
         (("--backend", "reference"), []),
         (("--backend", "auto,-cuda"), ["pip install 'fla-kernels[rocm]'  # AMD"]),

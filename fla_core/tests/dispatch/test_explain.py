@@ -86,12 +86,58 @@ def test_for_a_device_that_is_not_here(install: Any) -> None:
 
 
 def test_a_given_arch_is_taken_for_granted(install: Any) -> None:
-    install(plugin("acme", implementation("kda", arch=("sm90",)), targets=("cpu",)))
+    older = implementation("gla", arch=("sm80",))
+    install(plugin("acme", implementation("kda", arch=("sm90",)), older, targets=("cpu",)))
     decision = explain("chunk_kda", device="cpu", arch="sm80")
+    assert "chunk bf16 cpu sm80" in decision.render().replace("K=? V=? ", "")
+    assert decision.to_json()["arch"] == "sm80"
     assert "not probed here (arch sm80 is given)" in decision.render()
     assert "arch=sm80, wants sm90" in decision.render()
     assert decision.chosen == "reference:kda#chunk"
     assert explain("chunk_kda", device="cpu", arch="sm90").chosen == "acme:kda#chunk"
+
+
+def test_an_arch_tells_the_device(install: Any) -> None:
+    install(
+        plugin("acme", implementation("kda", arch=("q9*",)), targets=(GONE,)),
+        plugin("bolt", implementation("kda"), targets=("npu",)),
+    )
+    decision = explain("chunk_kda", arch="q91")
+    assert (decision.view.device, decision.view.arch) == (GONE, "q91")
+    assert decision.chosen == "acme:kda#chunk"
+    assert explain("chunk_kda", arch="gfx942").view.device == "cuda"
+    assert explain("chunk_kda", device="npu", arch="any").chosen == "bolt:kda#chunk"
+
+
+@pytest.mark.parametrize(
+    ("device", "arch", "text"),
+    [
+        (
+            "",
+            "nonsense",
+            "knows: q9* (quantum); sm80, sm90, gfx[0-9]* (cuda)\n  got       'nonsense'",
+        ),
+        ("", "Q90", "'Q90' (did you mean q90?)"),
+        (GONE, "sm90", "knows: q9* (quantum)\n  got       'sm90'"),
+        (
+            "cuda",
+            "sm_90",
+            "knows: sm80, sm90, gfx[0-9]* (cuda)\n  got       'sm_90' (did you mean sm90?)",
+        ),
+        ("cuda", "sm70", "got       'sm70'"),
+        ("cuda:1", "SM90", "'SM90' (did you mean sm90?)"),
+        ("cpu", "sm90", "none: nobody installed tells architectures of cpu apart"),
+    ],
+)
+def test_an_arch_that_nobody_knows(install: Any, device: str, arch: str, text: str) -> None:
+    install(
+        plugin("acme", implementation("kda", arch=("q9*",)), targets=(GONE,)),
+        plugin("cuda", implementation("kda", arch=("sm80", "sm90"))),
+    )
+    with pytest.raises(ContractError) as caught:
+        explain("chunk_kda", device=device, arch=arch)
+    assert caught.value.argument == "arch"
+    assert text in str(caught.value)
 
 
 def test_conditions_of_relations_and_verifiers(install: Any) -> None:

@@ -9,15 +9,6 @@ if TYPE_CHECKING:
     from fla_core.dispatch.decision import Decision
     from fla_core.plugins.record import PluginRecord
 
-EXTRAS = {
-    "cuda": (("cuda", "NVIDIA", "sm*"), ("rocm", "AMD", "gfx*")),
-    "xpu": (("xpu", "Intel", "*"),),
-}
-"""Extras of the metapackage that bring kernels, whose chips they are for and how those are called.
-
-By device type, as torch names it; AMD devices are ``cuda`` too.
-"""
-
 
 def for_call(decision: Decision, arch: str) -> list[str]:
     """What would bring a backend for a call; empty when an installed one can serve its device.
@@ -29,6 +20,7 @@ def for_call(decision: Decision, arch: str) -> list[str]:
         decision: the one for the call.
         arch: architecture that was supposed, ``""`` for that of the device or for any.
     """
+    from fla_core.dispatch.chips import EXTRAS
     from fla_core.dispatch.governing import ordered_plugins
     from fla_core.dispatch.policy import AUTOMATIC, parse
     from fla_core.dispatch.runtime import RUNTIME, backends

@@ -31,7 +31,9 @@ def explain(
     v: Annotated[int | None, typer.Option("--V", help="Size of a value.")] = None,
     n: Annotated[int | None, typer.Option("--N", help="Packed sequences.")] = None,
     dtype: Annotated[str, typer.Option(help="Of q, k and v: bf16, fp16, fp32, fp64.")] = "bf16",
-    device: Annotated[str, typer.Option(help="cuda, cuda:1, cpu, ...; also one not here.")] = "",
+    device: Annotated[
+        str, typer.Option(help="cuda, cuda:1, cpu, ...; that of --arch, if given.")
+    ] = "",
     arch: Annotated[str, typer.Option(help="Architecture to suppose, such as sm90.")] = "",
     feature: Annotated[list[str] | None, typer.Option(help="l2norm, varlen, ...; repeats.")] = None,
     grad: Annotated[

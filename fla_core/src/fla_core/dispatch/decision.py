@@ -57,6 +57,7 @@ class Decision:
         facts = [f"--{axis} {size}" for axis, size in self.view.axes.items() if size is not None]
         dtype = SHORT_DTYPES.get(self.view.dtype, self.view.dtype)
         facts += [f"--dtype {dtype}", f"--device {self.view.device}"]
+        facts += [f"--arch {self.view.arch}"] if self.view.arch else []
         facts += [f"--feature {name}" for name in sorted(self.view.features)]
         facts += ["--grad"] if self.view.gradients else []
         facts += [f"--backend {shlex.quote(self.policy)}"] if self.policy != "auto" else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fla_core.contract import Contract
 from fla_core.contracts import CONTRACTS, public_names
+from fla_core.dispatch import chips
 from fla_core.dispatch.context import policy_text
 from fla_core.dispatch.decision import Decision
 from fla_core.dispatch.policy import operator_names
@@ -60,9 +61,11 @@ def explain(
 
     Args:
         operator: public name or contract, optionally with its family: ``"kda.chunk_kda"``.
-        device: ``"cuda"``, ``"cuda:1"``; the machine's accelerator, else the CPU, by default. For a
-            device that this machine does not have, plugins are taken at their word.
-        arch: architecture, ``"sm90"``; giving it keeps plugins from being probed.
+        device: ``"cuda"``, ``"cuda:1"``; by default that of ``arch``, else the machine's
+            accelerator, else the CPU. For a device that this machine does not have, plugins are
+            taken at their word.
+        arch: architecture that an installed plugin knows, ``"sm90"``; giving it keeps plugins from
+            being probed.
         dtype: of q, k and v: ``"bf16"`` or ``"bfloat16"``.
         form: ``"chunk"``, ``"recurrent"``, ``"parallel"``; that of the public name by default.
         features: names of optional features in use, besides those that every call of the public
@@ -84,7 +87,11 @@ def explain(
     """
     contract, name, own_form = find_operator(operator)
     facts = _Facts(contract, name)
+    if arch and not device:
+        device = chips.device_type(name, arch)
     target = parse_device(name, device or _default_device())
+    if arch:
+        chips.check(name, arch, target.type)
     sizes, active = facts.sizes(sizes), facts.features(features)
     facts.check_rows(sizes, active)
     if "HV" in sizes and sizes["HV"] != sizes.get("H", sizes["HV"]):

@@ -161,7 +161,7 @@ def _ask(state: Search, record: PluginRecord, item: Item) -> None:
         return
     form = request.view.form
     for candidate in sorted(mine, key=lambda c: form not in c.implementation.forms):
-        raw = replace(request.view, arch=answer.arch)
+        raw = replace(request.view, arch=answer.arch or request.view.arch)
         fitted = fit(request.contract, candidate.implementation.domain, raw)
         if state.passes(candidate.identity, _about(state, candidate, fitted, answer)):
             state.considered.append((candidate.identity, "accepted", OK))
