@@ -221,10 +221,20 @@ ROWS = {
         "False",
     ),
     "gate without rate": Row(
-        GDN, {"use_gate_in_kernel": True}, ContractError, "A_log", "[HV]", "None"
+        GDN,
+        {"use_gate_in_kernel": True},
+        ContractError,
+        "A_log",
+        "[HV], under use_gate_in_kernel=True",
+        "None",
     ),
     "gate without rate or bound": Row(
-        KDA_RECURRENT, {"use_gate_in_kernel": True}, ContractError, "A_log", "[HV]", "None"
+        KDA_RECURRENT,
+        {"use_gate_in_kernel": True},
+        ContractError,
+        "A_log",
+        "[HV], or lower_bound, under use_gate_in_kernel=True",
+        "None",
     ),
     "gate without logits": Row(
         GDN_RECURRENT,

@@ -88,16 +88,24 @@ def check_beta_mode(title: str, flags: frozenset[str]) -> None:
 
 
 def check_gate_mode(
-    title: str, in_kernel: bool, a_log: object, dt_bias: object, bound: float | None = None
+    title: str,
+    in_kernel: bool,
+    a_log: object,
+    dt_bias: object,
+    bounds: tuple[float | None, ...] = (),
 ) -> None:
-    """Gate parameters belong to the in-kernel gate, which cannot do without a rate or a bound."""
+    """Gate parameters belong to the in-kernel gate, which cannot do without a rate or a bound.
+
+    ``bounds`` has the operator's ``lower_bound``; it is empty where there is no such argument.
+    """
     if not in_kernel:
         for name, value in (("A_log", a_log), ("dt_bias", dt_bias)):
             if value is not None:
                 expected = "use_gate_in_kernel=True beside it: without the flag it has no effect"
                 raise ContractError(title, name, expected, "use_gate_in_kernel=False")
-    elif a_log is None and bound is None:
-        expected = "the log of the gate's rate, [HV], under use_gate_in_kernel=True"
+    elif a_log is None and all(bound is None for bound in bounds):
+        bounded = ", or lower_bound" if bounds else ""
+        expected = f"the log of the gate's rate, [HV]{bounded}, under use_gate_in_kernel=True"
         raise ContractError(title, "A_log", expected, "None")
 
 

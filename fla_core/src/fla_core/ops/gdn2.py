@@ -35,7 +35,7 @@ def _check_modes(
     hints: Hints,
 ) -> None:
     in_kernel, (bound,) = "gate" in flags, options
-    check_gate_mode(op.title, in_kernel, tensors["A_log"], tensors["dt_bias"], bound)
+    check_gate_mode(op.title, in_kernel, tensors["A_log"], tensors["dt_bias"], options)
     check_lower_bound(op.title, bound, in_kernel, hints.safe_gate)
 
 

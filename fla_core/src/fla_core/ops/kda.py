@@ -39,7 +39,7 @@ def _check_modes(
 ) -> None:
     in_kernel, (bound,) = "gate" in flags, options
     check_beta_mode(op.title, flags)
-    check_gate_mode(op.title, in_kernel, tensors["A_log"], tensors["dt_bias"], bound)
+    check_gate_mode(op.title, in_kernel, tensors["A_log"], tensors["dt_bias"], options)
     check_lower_bound(op.title, bound, in_kernel, hints.safe_gate)
 
 
@@ -250,6 +250,6 @@ def fused_kda_gate(
     output_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """The gate alone, of logits ``[..., HV, K]``; see :func:`chunk_kda`, ``use_gate_in_kernel``."""
-    check_gate_mode("kda.fused_kda_gate", True, A_log, dt_bias, lower_bound)
+    check_gate_mode("kda.fused_kda_gate", True, A_log, dt_bias, (lower_bound,))
     check_lower_bound("kda.fused_kda_gate", lower_bound, True, False)
     return log_decay(g, A_log, dt_bias, lower_bound, channels=True).to(output_dtype)
