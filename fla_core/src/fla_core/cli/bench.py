@@ -90,7 +90,7 @@ def bench(
     check_writable("bench", "out", out, makes_folders=False)
     calls, anchors = list(asked.calls()), list(asked.anchors())
     providers = anchor.find_all(provider or ["ours"], backend)
-    stored = [rows.read(path) for path in beside or ()]
+    stored = [rows.read(path, "beside") for path in beside or ()]
     if png is not None:
         check_writable("bench", "png", png, makes_folders=False)
         chart.available(png)
@@ -151,11 +151,12 @@ def _against(earlier: Stored | None, changes: Sequence[Change]) -> dict[str, Any
 
 def _show(found: Sequence[Row], stored: Sequence[Stored], host: str) -> None:
     to = _view.console()
-    to.print(f"Bench on {host}", style="bold")
-    to.print(
-        "off by: distance from the float64 definition in units; host: time a call", style="dim"
-    )
     beside = [row for one in stored for row in one.renamed()]
+    to.print(f"Bench on {host}", style="bold")
+    legend = "off by: distance from the float64 definition in units"
+    if any(row.host_us is not None for row in (*found, *beside)):
+        legend += "; host us: what a call keeps the host busy for"
+    to.print(legend, style="dim")
     panels: dict[tuple[str, str, str], list[Row]] = {}
     for row in found:
         panels.setdefault((row.shape_text, row.dtype, row.direction), []).append(row)

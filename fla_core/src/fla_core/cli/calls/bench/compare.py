@@ -71,7 +71,7 @@ def other(against: str, words: Sequence[str]) -> Stored:
         RevisionError: the revision's bench failed.
     """
     if Path(against).suffix == ".json":
-        return read(Path(against))
+        return read(Path(against), "against")
     with _worktree(against) as folder:
         return _run(against, folder, words)
 

@@ -156,8 +156,8 @@ def parse(name: str, data: Mapping[str, Any]) -> Stored:
     return Stored(name, data["taken"], dict(data["host"]), tuple(map(Row.of, data["rows"])))
 
 
-def read(path: Path) -> Stored:
-    """Read a document.
+def read(path: Path, option: str) -> Stored:
+    """Read a document that an option names.
 
     Raises:
         ContractError: the file is not there or is no such document.
@@ -170,7 +170,7 @@ def read(path: Path) -> Stored:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected = f"a file that bench wrote ({SCHEMA})"
         got = f"{path}: {type(error).__name__}: {error}"
-        raise ContractError("bench", "file", expected, got) from None
+        raise ContractError("bench", option, expected, got) from None
 
 
 def _processor() -> str:

@@ -17,7 +17,10 @@ CACHE_BYTES = 256 * 2**20
 """Written between two runs, so that none finds its inputs in the last-level cache."""
 
 FEWEST, MOST = 7, 200
-"""Runs of which the median is taken."""
+"""Runs on a device of which the median is taken."""
+
+FEWEST_ON_CPU = 3
+"""Runs on the CPU, where one may take seconds; one alone may be the one that was disturbed."""
 
 
 def milliseconds(call: Call, device: torch.device, budget: float = 0.1) -> float:
@@ -30,7 +33,14 @@ def milliseconds(call: Call, device: torch.device, budget: float = 0.1) -> float
     """
     if device.type == "cpu":
         timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-        return float(timer.blocked_autorange(min_run_time=budget).median) * 1e3
+        taken = timer.blocked_autorange(min_run_time=budget)
+        seconds = list(taken.times)
+        while len(seconds) < FEWEST_ON_CPU:  # not timer.timeit, which warms up by two more
+            start = time.perf_counter()
+            for _ in range(taken.number_per_run):
+                call()
+            seconds.append((time.perf_counter() - start) / taken.number_per_run)
+        return statistics.median(seconds) * 1e3
     module = torch.get_device_module(device)
     flushed = torch.empty(CACHE_BYTES, dtype=torch.int8, device=device)
     once = statistics.median(_events(call, module, flushed, 3))
