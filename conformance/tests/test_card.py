@@ -60,8 +60,8 @@ def test_a_plugin_that_cannot_be_imported_lightly(
 def test_a_missing_toolchain_is_named_with_what_to_install(site: Site) -> None:
     lacking = 'requires=("no-such-toolchain>=3", "nor-this"), description='
     site.plant("bare", plugin=PLUGIN.replace("description=", lacking))
-    name, _, detail = last(site, "bare")
-    assert name == "plugin/card"
+    name, outcome, detail = last(site, "bare")
+    assert (name, outcome) == ("plugin/card", Outcome.NOT_EXECUTED)
     assert detail == (
         "needs no-such-toolchain>=3, which is not installed:"
         " pip install 'no-such-toolchain>=3' 'nor-this'"
@@ -104,14 +104,30 @@ def test_a_probe_that_says_no(site: Site) -> None:
     site.plant("no", plugin=PLUGIN.replace('Probe(True, arch="toy1")', 'Probe(False, "too old")'))
     assert last(site, "no") == (
         "plugin/probe",
-        Outcome.FAIL_LAW,
+        Outcome.NOT_EXECUTED,
         "fla_probe('cpu') says no: too old",
     )
 
 
+@pytest.mark.parametrize(
+    ("answer", "detail"),
+    [
+        ('Probe(False, "a kernel went wrong", arch="toy1")', "says no: a kernel went wrong"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_probe_that_saw_the_device_and_failed(site: Site, answer: str, detail: str) -> None:
+    site.plant("no", plugin=PLUGIN.replace('Probe(True, arch="toy1")', answer))
+    name, outcome, found = last(site, "no")
+    assert (name, outcome) == ("plugin/probe", Outcome.FAIL_LAW)
+    assert detail in found
+
+
 def test_a_device_that_the_card_does_not_name(site: Site) -> None:
     site.plant("right")
-    assert "the card does not name 'xpu'; it serves cpu" in last(site, "right", "xpu:0")[2]
+    name, outcome, detail = last(site, "right", "xpu:0")
+    assert (name, outcome) == ("plugin/probe", Outcome.NOT_EXECUTED)
+    assert "the card does not name 'xpu'; it serves cpu" in detail
 
 
 @pytest.mark.parametrize(

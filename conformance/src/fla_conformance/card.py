@@ -34,7 +34,7 @@ TIMEOUT = 180.0
 
 
 class _EndedError(Exception):
-    """A fresh interpreter ended without an answer."""
+    """A check ended without a judgement: no answer came, or what it needs is not here."""
 
     def __init__(self, outcome: Outcome, text: str) -> None:
         self.outcome = outcome
@@ -131,7 +131,7 @@ def _card(look: Look, subject: Subject) -> str:
     found = look("load")
     problem = str(found.get("problem", ""))
     step = remedy(subject.distribution, found.get("requires", ())) if problem else ""
-    return f"{problem}: {step}" if step else problem
+    return _judged(found, f"{problem}: {step}" if step else problem)
 
 
 def _discovery(look: Look, subject: Subject) -> str:
@@ -149,7 +149,18 @@ def _clean(look: Look, subject: Subject) -> str:
 
 def _probe(look: Look, subject: Subject) -> str:
     found = look("probe")
-    return str(found.get("problem", ""))
+    return _judged(found, str(found.get("problem", "")))
+
+
+def _judged(found: Mapping[str, Any], problem: str) -> str:
+    """A problem of the plugin's own.
+
+    Raises:
+        _EndedError: it is one of this machine, which lacks the device or the toolchain.
+    """
+    if found.get("absent", False):
+        raise _EndedError(Outcome.NOT_EXECUTED, problem)
+    return problem
 
 
 _PLUGIN_CHECKS: Mapping[str, Callable[[Look, Subject], str]] = {

@@ -41,6 +41,7 @@ def _load(record: PluginRecord, device: str) -> dict[str, Any]:
     card = record.backend
     return {
         "problem": _problem(record),
+        "absent": record.failure is None and bool(record.unavailable),
         "modules": sorted(sys.modules),
         "targets": card.targets if card else (),
         "requires": card.requires if card else (),
@@ -53,7 +54,7 @@ def _probe(record: PluginRecord, device: str) -> dict[str, Any]:
     if not record.serves(kind):
         card = record.backend
         served = ", ".join(card.targets) if card else "nothing"
-        return {"problem": f"the card does not name {kind!r}; it serves {served}"}
+        return {"problem": f"the card does not name {kind!r}; it serves {served}", "absent": True}
     import torch
 
     import fla_core.ops  # noqa: F401  (so that only the plugin's own doing is seen)
@@ -61,10 +62,12 @@ def _probe(record: PluginRecord, device: str) -> dict[str, Any]:
     before = _snapshot(torch)
     answer = probe(record, Device(kind, int(index or 0) if index or kind != "cpu" else None))
     problem = "" if answer.ok else f"fla_probe({device!r}) says no: {answer.reason}"
+    # One that names the architecture has seen the device, and says no all the same.
+    absent = not answer.ok and record.failure is None and not answer.arch
     patched = [text for text in _changes(before, _snapshot(torch)) if text.startswith("torch.")]
     if patched:
-        problem = f"fla_probe({device!r}) changed {', '.join(patched)}"
-    return {"problem": problem, "arch": answer.arch}
+        problem, absent = f"fla_probe({device!r}) changed {', '.join(patched)}", False
+    return {"problem": problem, "absent": absent, "arch": answer.arch}
 
 
 def _clean(record: PluginRecord, device: str) -> dict[str, Any]:
