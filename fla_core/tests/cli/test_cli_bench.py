@@ -411,7 +411,7 @@ def test_the_stored_peers_obey_the_schema() -> None:
     assert files
     for path in files:
         jsonschema.validate(json.loads(path.read_text()), SCHEMA)
-        assert rows.read(path, "beside").rows
+        assert rows.read(path).rows
 
 
 def _row(provider: str, ms: float | None) -> Row:

@@ -156,8 +156,8 @@ def parse(name: str, data: Mapping[str, Any]) -> Stored:
     return Stored(name, data["taken"], dict(data["host"]), tuple(map(Row.of, data["rows"])))
 
 
-def read(path: Path, option: str) -> Stored:
-    """Read a document that an option names.
+def read(path: Path, option: str = "file") -> Stored:
+    """Read a document, which an option may have named.
 
     Raises:
         ContractError: the file is not there or is no such document.
