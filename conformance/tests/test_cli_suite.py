@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def invoke(*words: str) -> Result:
     return CliRunner().invoke(app, words, env={"COLUMNS": "200"}, catch_exceptions=False)
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = invoke("--version")
+    assert (done.exit_code, done.output) == (0, f"fla-conformance {version('fla-conformance')}\n")
+    assert "Prove a linear attention backend" in invoke("--help").output
 
 
 BAD = row("L2", Outcome.FAIL_NUMERIC, of=case(seed=3), margin=margin(3.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from command_line import Invoke, Site
@@ -18,6 +19,15 @@ def test_help_names_every_command(invoke: Invoke) -> None:
     for name in ("doctor", "backends", "explain", "selfcheck", "warmup", "new-plugin"):
         assert name in result.stdout
         assert "--json" in invoke(name, "--help").stdout
+
+
+def test_the_version_is_that_of_the_package(invoke: Invoke) -> None:
+    result = invoke("--version")
+    assert result.exit_code == 0
+    assert result.stdout == f"fla-kernels {version('fla-kernels-core')}\n"
+    help_page = invoke("--help").stdout
+    assert "--version" in help_page
+    assert "Linear attention kernels: what is installed" in help_page
 
 
 @pytest.mark.parametrize(

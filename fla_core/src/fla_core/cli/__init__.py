@@ -2,10 +2,12 @@
 
 Every command takes ``--json`` and then prints one JSON document alone on stdout, whose keys are
 documented in the module of the command. Exit codes: 0 all is well, 1 something is broken, wrong or
-missing, 2 the question itself cannot be understood.
+missing, 2 the question itself cannot be understood. ``--version`` alone prints the core's version.
 """
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
@@ -33,6 +35,25 @@ for command in (
     new_plugin.new_plugin,
 ):
     app.command()(command)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from fla_core import __version__
+
+        typer.echo(f"fla-kernels {__version__}")
+        raise typer.Exit
+
+
+@app.callback(help=app.info.help)
+def _program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_say_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None: ...
 
 
 def main() -> None:
