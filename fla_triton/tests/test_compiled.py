@@ -230,22 +230,25 @@ def test_a_kernel_counts_for_the_dtype_whose_call_compiled_it(
 ) -> None:
     from compile_only import __main__ as driver
     from compile_only.cases import cases, subjects
+    from compile_only.driver import Skipping
     from compile_only.report import row
     from compile_only.targets import target
 
     made: list[Any] = []
+    runtime = Skipping()
     stack = {"bfloat16": 0, "float32": 128}
 
     def compiling(subject: Any, inputs: Any, chip: Any) -> None:
         takes = replace(fine.resources, stack=stack[inputs.case.dtype])
         # Of a pass over states, which are float32 in every call.
         made.append(replace(fine, kernel="chunk_states", dtype="fp32", resources=takes))
+        runtime.launches += 1
 
     monkeypatch.setattr(driver, "answer", compiling)
     monkeypatch.setattr(driver, "decode_pooled", lambda *call: None)
     subject = subjects()[0]
     todo = cases(subject, False, list(stack))
-    said = row(driver.outcome_of(subject, todo, target("sm120"), made))
+    said = row(driver.outcome_of(subject, todo, target("sm120"), made, runtime))
     assert (said["cases"], said["kernels"], said["dtypes"]) == (4, 4, ["bfloat16", "float32"])
     assert said["functions"] == said["by_dtype"]["float32"]["functions"]
     assert len(said["faults"]) == 2
@@ -253,6 +256,26 @@ def test_a_kernel_counts_for_the_dtype_whose_call_compiled_it(
         one = said["by_dtype"][dtype]
         assert (one["cases"], one["kernels"]) == (2, 2)
         assert one["functions"]["chunk_states"]["stack"] == bytes_
+
+
+@pytest.mark.parametrize(
+    ("launches", "said"), [(1, []), (0, ["simple_gla: no kernel was launched"])]
+)
+def test_what_launches_nothing_is_at_fault_and_not_what_compiles_nothing(
+    monkeypatch: pytest.MonkeyPatch, launches: int, said: list[str]
+) -> None:
+    from compile_only import __main__ as driver
+    from compile_only.cases import cases, subjects
+    from compile_only.driver import Skipping
+    from compile_only.targets import target
+
+    runtime = Skipping()
+    launch = runtime.launcher(None, None)
+    monkeypatch.setattr(driver, "answer", lambda *call: [launch() for _ in range(launches)])
+    monkeypatch.setattr(driver, "decode_pooled", lambda *call: None)
+    todo = cases(subjects()[0], False, ["bfloat16"])
+    found = driver.outcome_of(subjects()[0], todo, target("sm120"), [], runtime)
+    assert list(found.faults) == said
 
 
 def test_dtypes_that_nobody_knows_are_refused() -> None:

@@ -37,7 +37,7 @@ import torch
 from compile_only.budget import faults
 from compile_only.cases import DTYPES, Subject, cases, further, normalised, subjects
 from compile_only.controls import CONTROLS
-from compile_only.driver import Compiled, pretending
+from compile_only.driver import Compiled, Skipping, pretending
 from compile_only.report import Outcome, row, summary, write
 from compile_only.run import answer, decode_pooled, refusal
 from compile_only.targets import Target, target
@@ -47,11 +47,11 @@ from fla_triton.profiles import EVERY
 
 
 def outcome_of(
-    subject: Subject, todo: Sequence[Case], chip: Target, made: list[Compiled]
+    subject: Subject, todo: Sequence[Case], chip: Target, made: list[Compiled], runtime: Skipping
 ) -> Outcome:
     """Run cases of an implementation; what is compiled meanwhile is appended to ``made``."""
     wrong: list[str] = []
-    arch = chip.profile.arch
+    arch, launched = chip.profile.arch, runtime.launches
     kernels: dict[str, list[Compiled]] = {}
     for case in todo:
         before, known, begin = len(made), len(wrong), time.perf_counter()
@@ -68,8 +68,9 @@ def outcome_of(
         print(f"{arch}: {taken:6.1f} s {len(made) - before:3} kernels  {case.id}", flush=True)
         for fault in wrong[known:]:
             print(f"{arch}: {fault}", flush=True)
-    if not any(kernels.values()):
-        wrong.append(f"{subject.row.title}: no kernel was compiled")
+    # Not that none was compiled: an earlier implementation may have launched the same.
+    if runtime.launches == launched:
+        wrong.append(f"{subject.row.title}: no kernel was launched")
     return Outcome(subject.row, tuple(todo), kernels, tuple(wrong))
 
 
@@ -134,11 +135,11 @@ def main() -> int:
                 print(f"{one.row.title} is refused: {why}")
         dtypes = options.dtypes or (DTYPES if options.thorough else DTYPES[:1])
         made: list[Compiled] = []
-        outcomes = []
-        with pretending(chip, made.append):
+        outcomes, runtime = [], Skipping()
+        with pretending(chip, made.append, runtime):
             for one in chosen:
                 todo = cases(one, options.thorough, dtypes)
-                outcomes.append(outcome_of(one, todo, chip, made))
+                outcomes.append(outcome_of(one, todo, chip, made, runtime))
                 if options.report is not None:
                     _write(options.report, chip, outcomes[-1])
         wrong = [fault for outcome in outcomes for fault in outcome.faults]
