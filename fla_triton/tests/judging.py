@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compile_only.cases import Subject, further, subjects
-from compile_only.report import named
+from compile_only.cases import Subject, further, named, subjects
 from fla_conformance.case import Case
 from fla_conformance.gold import gold
 from fla_conformance.inputs import Inputs, make_inputs

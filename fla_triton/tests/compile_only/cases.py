@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fla_conformance.case import Case
 from fla_conformance.fitting import Fitting
 from fla_conformance.sense import contradiction
 from fla_core.contracts import CONTRACTS
 from fla_core.plugins import Implementation
-from fla_triton.declared import FORWARD_ONLY, NORMALISED, ROWS, Row, implementations
+from fla_triton.declared import CHUNK, FORWARD_ONLY, NORMALISED, ROWS, Row, implementations
 from fla_triton.profiles import Profile
 from fla_triton.serve import Kernels
 
@@ -58,6 +59,12 @@ def further() -> list[Subject]:
     """What the portable kernels serve besides, without gradients."""
     declared = implementations("fla_triton", (), rows=FORWARD_ONLY)
     return [Subject(row, one) for row, one in zip(FORWARD_ONLY, declared, strict=True)]
+
+
+def named(row: Row) -> dict[str, Any]:
+    """What a proof is of, in its words; the variant of what serves a contract besides."""
+    besides = {} if row.variant == CHUNK else {"variant": row.variant}
+    return {"contract": row.contract, **besides, "revision": row.revision}
 
 
 def normalised(own: Mapping[str, Callable[[Profile], Kernels]]) -> list[Subject]:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from compile_only.cases import named
 from compile_only.driver import Compiled
 from compile_only.targets import Target
 from fla_conformance.case import Case
@@ -85,12 +86,6 @@ def row(outcome: Outcome) -> dict[str, Any]:
         },
         "faults": list(outcome.faults),
     }
-
-
-def named(row: Row) -> dict[str, Any]:
-    """What a proof is of, in its words; the variant of what serves a contract besides."""
-    besides = {} if row.variant == CHUNK else {"variant": row.variant}
-    return {"contract": row.contract, **besides, "revision": row.revision}
 
 
 def _taken(cases: Sequence[Case], made: Sequence[Compiled]) -> dict[str, Any]:
