@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
+from support import reports
 
 from fla_backend_cuda import plugin
 from fla_core.cli.calls.bench.rows import Row, document
@@ -155,7 +156,7 @@ def test_a_run_that_was_cut_proves_nothing(tmp_path: Path) -> None:
 
 
 def test_what_the_plugin_calls_seen_was_proven() -> None:
-    whole = {name.strip("`") for name, _, reached, _ in cells(figures.proven()) if "L4" in reached}
+    reached = {name.strip("`"): levels for name, _, levels, _ in cells(figures.proven())}
     validity, versions = tuple(plugin.fla_validity()), {"triton": "3.6.0"}
     declared = {f"cuda:{i.contract}#{i.variant}": i for i in plugin.fla_implementations()}
 
@@ -163,11 +164,20 @@ def test_what_the_plugin_calls_seen_was_proven() -> None:
         row = find_row(validity, name, direction, figures.ARCH, versions)
         return "" if row is None else row.status
 
-    seen = {
-        direction: {name for name in declared if status(name, direction) == "ok"}
-        for direction in ("forward", "backward")
-    }
-    assert seen == {"forward": whole, "backward": whole}
-    beyond = declared.keys() - whole
-    assert {status(name, "forward") for name in beyond} <= {"unverified"}
-    assert all(declared[name].backward is None for name in beyond)
+    for name, item in declared.items():
+        highest = "L4" if item.backward is not None else "L1"
+        assert {level[-2:] for level in reached[name].split(", ")} == {highest}
+        assert passed_up_to_l4(name, forward_only=item.backward is None), name
+        assert {status(name, "forward"), status(name, "backward")} == {"ok"}
+
+
+def passed_up_to_l4(name: str, forward_only: bool) -> bool:
+    """Whether each dtype passed checks of every level, L2 apart if nothing has gradients."""
+    asked = {"L0", "L1", "L3", "L4"} | (set() if forward_only else {"L2"})
+    return all(
+        {level for level, outcomes in one["counts"].items() if set(outcomes) == {"pass"}} == asked
+        for _, report in reports(figures.PROOFS)
+        if report["schema"] != "fla-proof/1" and report["host"]["arch"] == figures.ARCH
+        for one in report["summary"]
+        if one["implementation"] == name
+    )
