@@ -69,20 +69,29 @@ def by_chunks(problem: Problem, tensors: Mapping[str, Tensor | None]) -> Named:
     return replace(problem, tensors=tensors, device=q.device).run("reference")
 
 
-def gold(problem: Problem, evaluate: Evaluate = by_token, device: torch.device = CPU) -> Gold:
-    """Evaluate the definition on the problem's inputs and on perturbed ones, on a device."""
+def gold(
+    problem: Problem,
+    evaluate: Evaluate = by_token,
+    device: torch.device = CPU,
+    perturbations: int = PERTURBATIONS,
+) -> Gold:
+    """Evaluate the definition on the problem's inputs and on perturbed ones, on a device.
+
+    Two perturbations tell the unit of a block of many numbers; one of a single number, such as a
+    head's ``A_log``, needs more.
+    """
     generator = torch.Generator(device).manual_seed(1)
     exact = {name: x.detach().to(device).double() for name, x in problem.present.items()}
     dtypes = {name: tensor.dtype for name, tensor in problem.present.items()}
     cotangents: Named = {}
     values = _differentiated(problem, evaluate, exact, cotangents, generator)
     squares = {name: torch.zeros((), device=device) for name in values}
-    for _ in range(PERTURBATIONS):
+    for _ in range(perturbations):
         moved = {n: x * (1 + half_ulp(dtypes[n]) * _noise(x, generator)) for n, x in exact.items()}
         answers = _differentiated(problem, evaluate, moved, cotangents, generator)
         for name, value in answers.items():
             shift = block_rms(problem, name, value - values[name]) ** 2
-            squares[name] = squares[name] + shift / PERTURBATIONS
+            squares[name] = squares[name] + shift / perturbations
     units = {}
     for name, value in values.items():
         floor = half_ulp(answer_dtype(problem, name)) * block_rms(problem, name, value)
