@@ -1,13 +1,13 @@
 """The tables of measured figures, from the rows that a bench wrote and from conformance reports.
 
 Each file in ``h200`` is what a run of ``check_and_time.py --json`` wrote on that card; a call that
-several took has its figures from the latest. ``peers-h200.json`` has other packages' figures. A row
-that is not ``ok`` has its status in place of a figure.
+several took has its figures from the latest. ``peers-h200.json`` has figures of other packages, and
+so have runs that timed them beside ours. A row that is not ``ok`` has its status for a figure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from support import PROOFS, lowest, reports
@@ -17,7 +17,7 @@ from fla_core.cli.calls.bench.rows import Row, Stored, described, read
 
 FOLDER = ROOT / "docs" / "benchmarks"
 OURS, PEERS = FOLDER / "h200", FOLDER / "peers-h200.json"
-OWN = "ours"
+OWN, ANCHOR = "ours", "sdpa"
 MAIN = {"B": 2, "T": 8192, "H": 16, "K": 128, "V": 128}
 BACKEND, ARCH = "cuda", "sm90"
 
@@ -25,10 +25,10 @@ BACKEND, ARCH = "cuda", "sm90"
 def taken(folder: Path = OURS) -> str:
     """Where and when the rows were taken, and how many of each run are shown."""
     runs = _runs(folder)
-    latest = {row.key: run for run in runs for row in run.rows}
+    latest = {(row.provider, row.key): run for run in runs for row in run.rows}
     told = []
     for run in runs:
-        shown = sum(latest[row.key] is run for row in run.rows)
+        shown = sum(latest[row.provider, row.key] is run for row in run.rows)
         told.append(
             f"- {described(run.host)}; {run.taken}; {shown} of {len(run.rows)} rows shown.\n"
         )
@@ -76,17 +76,26 @@ def steps(folder: Path = OURS) -> str:
 
 
 def peers(ours: Path = OURS, others: Path = PEERS) -> str:
-    """Other packages' figures, and after each ours of the same call."""
+    """The stored rows of other packages, then those of our runs, where we have the same call."""
     measured = ("forward ms", "forward + backward ms", "peak MiB")
-    headers = ["operator", "shape", "by", *(x for name in measured for x in (name, "here"))]
-    here, lines = {row.key: row for row in _measured(ours)}, []
-    for provider, found in _by_provider(read(others).rows).items():
-        for (title, shape), theirs in _calls(found).items():
-            beside = {d: here[row.key] for d, row in theirs.items() if row.key in here}
-            if beside and "decode" not in beside:
-                pairs = zip(_figures(theirs), _figures(beside), strict=True)
-                lines.append((f"`{title}`", shape, provider, *(x for pair in pairs for x in pair)))
+    headers = ("operator", "shape", "by", *(x for name in measured for x in (name, "here")))
+    lines = [*_beside(read(others).rows, _measured(ours))]
+    for run in _runs(ours):
+        theirs = [row for row in run.rows if row.provider not in (OWN, ANCHOR)]
+        lines += _beside(theirs, [row for row in run.rows if row.provider == OWN], ", in one run")
     return rows(headers, lines)
+
+
+def _beside(
+    theirs: Iterable[Row], ours: Iterable[Row], remark: str = ""
+) -> Iterator[tuple[str, ...]]:
+    here = {row.key: row for row in ours}
+    for provider, rows_of in _by_provider(theirs).items():
+        for (title, shape), found in _calls(rows_of).items():
+            own = {d: here[row.key] for d, row in found.items() if row.key in here}
+            if own and "decode" not in own:
+                pairs = zip(_figures(found), _figures(own), strict=True)
+                yield (f"`{title}`", shape, provider + remark, *(x for pair in pairs for x in pair))
 
 
 def proven(folder: Path = PROOFS) -> str:
@@ -115,8 +124,8 @@ def _runs(folder: Path) -> list[Stored]:
 
 def _measured(folder: Path) -> Iterable[Row]:
     """The latest row of every call of ours, in the order in which calls were first taken."""
-    latest = {row.key: row for run in _runs(folder) for row in run.rows}
-    return [row for row in latest.values() if row.provider == OWN]
+    every = (row for run in _runs(folder) for row in run.rows)
+    return list({row.key: row for row in every if row.provider == OWN}.values())
 
 
 def _calls(found: Iterable[Row]) -> dict[tuple[str, str], dict[str, Row]]:

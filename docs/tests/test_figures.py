@@ -127,6 +127,21 @@ def test_others_stand_beside_the_same_call_alone(tmp_path: Path) -> None:
     ]
 
 
+def test_others_of_one_run_stand_beside_what_that_run_took(tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    others = written(tmp_path / "others", row("both", 2.1, provider="peer", version="1.0"))
+    theirs = {"provider": "flash-qla", "version": "0.1.3"}
+    anchor = {"provider": "sdpa", "operator": "softmax_attention"}
+    written(tmp_path, row("both", 1.3), row("both", 2.0, **theirs), row("both", 3.8, **anchor))
+    ours = written(tmp_path, row("both", 1.2), taken="2026-12-01 04:22:30 UTC")
+    call = ["`chunk_gated_delta_rule`", "B2 T8192 H16 K128 V128"]
+    assert cells(figures.peers(ours, next(others.iterdir()))) == [
+        [*call, "peer 1.0", "", "", "2.100", "1.200", "480", "480"],
+        [*call, "flash-qla 0.1.3, in one run", "", "", "2.000", "1.300", "480", "480"],
+    ]
+    assert cells(figures.timings(ours)) == [[call[0], "", "1.200", "480", "", "40"]]
+
+
 def test_what_was_proven_on_the_card(tmp_path: Path) -> None:
     name = "conformance-cuda-sm90-linear_attn-hopper.json"
     report = json.loads((figures.PROOFS / name).read_text(encoding="utf-8"))
