@@ -112,6 +112,8 @@ def check_memory(operator: str, name: str, tensor: Tensor) -> None:
     Not while ``torch.compile`` traces, whose tensors are such too.
     """
     kind = type(tensor)
+    if kind is Tensor:
+        return  # every packed call asks of its boundaries: 0.1 us in place of 0.2
     if kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl or is_fake(tensor):
         return
     try:
