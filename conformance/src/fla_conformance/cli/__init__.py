@@ -6,12 +6,11 @@ understood.
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from fla_conformance import __version__
 from fla_conformance.cli import faults, ladder, promote, render, run
+from fla_core.cli.version import add_version
 
 app = typer.Typer(
     name="fla-conformance",
@@ -32,23 +31,7 @@ for command in (
     faults.faults,
 ):
     app.command()(command)
-
-
-def _say_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"fla-conformance {__version__}")
-        raise typer.Exit
-
-
-@app.callback(help=app.info.help)
-def _program(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_say_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None: ...
+add_version(app, lambda: __version__)
 
 
 def main() -> None:

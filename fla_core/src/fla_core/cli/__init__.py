@@ -7,12 +7,12 @@ missing, 2 the question itself cannot be understood. ``--version`` alone prints 
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
+import fla_core
 from fla_core.cli import backends, bench, doctor, explain, new_plugin, selfcheck, tune, warmup
 from fla_core.cli._group import Group
+from fla_core.cli.version import add_version
 
 app = typer.Typer(
     name="fla-kernels",
@@ -35,25 +35,7 @@ for command in (
     new_plugin.new_plugin,
 ):
     app.command()(command)
-
-
-def _say_version(wanted: bool) -> None:
-    if wanted:
-        from fla_core import __version__
-
-        typer.echo(f"fla-kernels {__version__}")
-        raise typer.Exit
-
-
-@app.callback(help=app.info.help)
-def _program(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_say_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None: ...
+add_version(app, lambda: fla_core.__version__)
 
 
 def main() -> None:
