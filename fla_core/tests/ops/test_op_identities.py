@@ -14,6 +14,7 @@ from op_compare import assert_exact, evaluate, make_weights
 from torch import Tensor
 
 from fla_core import ops
+from fla_core.errors import ContractError
 from fla_core.ops.gated_delta_rule import (
     fused_gdn_gate,
     naive_chunk_gated_delta_rule,
@@ -194,6 +195,14 @@ def test_the_gate_of_kda_alone(bound: float | None) -> None:
     free = -rate * logits.exp().add(1).log()
     bounded = 0.0 if bound is None else bound / (1 + (-rate * logits).exp())
     assert_same({"": decay.detach()}, {"": free if bound is None else bounded})
+
+
+def test_the_gate_of_kda_alone_needs_a_rate_or_a_bound() -> None:
+    with pytest.raises(ContractError) as caught:
+        fused_kda_gate(torch.zeros(1, 3, 2, 4))
+    said = caught.value
+    assert (said.operator, said.argument, said.got) == ("kda.fused_kda_gate", "A_log", "None")
+    assert said.expected == "the log of the gate's rate, [HV], or lower_bound"  # it has no flag
 
 
 @pytest.mark.parametrize("naive", [naive_recurrent_gated_delta_rule, naive_chunk_gated_delta_rule])

@@ -250,6 +250,9 @@ def fused_kda_gate(
     output_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """The gate alone, of logits ``[..., HV, K]``; see :func:`chunk_kda`, ``use_gate_in_kernel``."""
-    check_gate_mode("kda.fused_kda_gate", True, A_log, dt_bias, (lower_bound,))
-    check_lower_bound("kda.fused_kda_gate", lower_bound, True, False)
+    title = "kda.fused_kda_gate"
+    if A_log is None and lower_bound is None:
+        expected = "the log of the gate's rate, [HV], or lower_bound"
+        raise ContractError(title, "A_log", expected, "None")
+    check_lower_bound(title, lower_bound, True, False)
     return log_decay(g, A_log, dt_bias, lower_bound, channels=True).to(output_dtype)
