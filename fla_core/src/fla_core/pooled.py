@@ -96,8 +96,8 @@ def invoke_pooled(
     title, scale, seqlens = operator.title, asked.scale, None
     if asked.cu_seqlens is not None:
         seqlens = packed_sequences(title, asked.cu_seqlens, None, named["q"])
-    accepted = None if asked.accepted is None else asked.accepted.contiguous()
-    slots = Slots(pool, asked.indices.contiguous(), accepted, asked.inplace, v_first)
+    # As they were given: of a copy nobody would know that its numbers are on the host already.
+    slots = Slots(pool, asked.indices, asked.accepted, asked.inplace, v_first)
     call = Call(
         operator.contract,
         operator.form,
@@ -236,7 +236,7 @@ def _run(prepared: Prepared, call: Call, slots: Slots) -> tuple[Tensor, ...]:
     before = audit.versions(base.tensors.values()) if first else None
     run = audit.run_watched if first else audit.run_plugin
     assert plan.pooled is not None
-    outputs = run(plan, plan.pooled, base, slots)
+    outputs = run(plan, plan.pooled, base, slots.contiguous())
     if not isinstance(outputs, tuple):
         got, problem = type(outputs).__name__, "pooled did not return its outputs"
         raise ImplementationError(plan.id, problem, "a tuple of tensors", got)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -36,8 +36,9 @@ class Slots:
     Attributes:
         pool: ``[slots, HV, K, V]``, or ``[slots, HV, V, K]`` if ``v_first``, of a floating dtype
             of 16 bits or more; each slot is contiguous, the slots may lie apart.
-        indices: ``[N]`` or ``[N, S]``, int32 or int64, contiguous, on the device of the pool.
-        accepted: ``[N]``, int32 or int64, numbers in 1..S; None for ones.
+        indices: ``[N]`` or ``[N, S]``, int32 or int64, on the device of the pool; contiguous where
+            an implementation gets them.
+        accepted: ``[N]``, int32 or int64, numbers in 1..S, contiguous likewise; None for ones.
         inplace: write the state after the last token to ``indices[n]``, or of ``[N, S]`` the one
             after token t to ``indices[n, t]`` where that is not -1. Else the pool is only read.
         v_first: the layout of the pool, and of a final state that is returned.
@@ -58,6 +59,14 @@ class Slots:
     def span(self) -> int:
         """S: slots of one sequence."""
         return int(self.indices.shape[1]) if self.each else 1
+
+    def contiguous(self) -> Slots:
+        """The same with numbers that a kernel can walk; they are copied where they lie apart."""
+        indices, accepted = self.indices, self.accepted
+        if indices.is_contiguous() and (accepted is None or accepted.is_contiguous()):
+            return self
+        dense = None if accepted is None else accepted.contiguous()
+        return replace(self, indices=indices.contiguous(), accepted=dense)
 
 
 def check_pool(

@@ -430,6 +430,49 @@ def test_a_plugin_gets_the_slots_as_they_are() -> None:
     assert pool._version == version + 2, "autograd must hear of what kernels write"
 
 
+class Elsewhere(Tensor):
+    """A tensor that says it is not on the host, and counts how often it is read there."""
+
+    is_cpu = False  # type: ignore[assignment]
+    read = 0
+
+    def tolist(self) -> Any:
+        Elsewhere.read += 1
+        return super().tolist()
+
+
+@pytest.mark.parametrize("backend", ["acme", "reference"])
+def test_numbers_that_lie_apart_are_copied_for_kernels_and_read_once(backend: str) -> None:
+    seen: list[Any] = []
+
+    def pooled(call: Any, slots: Any) -> Any:
+        seen.append(slots)
+        return (torch.ones_like(call.v),)
+
+    given, pool = operands("kda", dtype=torch.float32), new_pool(torch.float32)
+    numbers = torch.stack([TABLE, TABLE + 20], -1).as_subclass(Elsewhere)[..., 0]
+    accepted = torch.tensor([[1, 9]] * N).as_subclass(Elsewhere)[:, 0]
+    assert not numbers.is_contiguous()
+    assert not accepted.is_contiguous()
+    Elsewhere.read = 0
+    with served(pooled):
+        for _ in range(3):
+            ops.fused_recurrent_kda(
+                **given,
+                initial_state=pool,
+                ssm_state_indices=numbers,
+                num_accepted_tokens=accepted,
+                inplace_final_state=True,
+                backend=backend,
+            )
+    assert Elsewhere.read == 2, "once for each tensor, not for each call"
+    assert len(seen) == (3 if backend == "acme" else 0)
+    for slots in seen:
+        assert slots.indices.is_contiguous()
+        assert slots.accepted.is_contiguous()
+        assert torch.equal(slots.indices, TABLE)
+
+
 def test_what_a_plugin_returns_is_checked() -> None:
     given, pool = operands("kda", dtype=torch.float32), new_pool(torch.float32)
 
