@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 import fla_core
 from char_model import CharModel
@@ -41,27 +41,27 @@ def explained(model: CharModel, device: torch.device) -> dict[str, Decision]:
 
 
 def decisions_table(decisions: dict[str, Decision]) -> Table:
-    """Use, operator and implementation, and the reasons."""
-    table = Table(box=SIMPLE_HEAD, expand=True)
-    table.add_column("use")
-    table.add_column("operator, and what serves it", ratio=3, overflow="fold")
-    table.add_column("why", ratio=2, overflow="fold")
+    """What serves each use, and once for all of them why the others do not."""
+    table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for use, decision in decisions.items():
-        table.add_row(use, served_by(decision), reasons(decision), end_section=True)
+        served = decision.plan or "nobody"
+        table.add_row(use, Text.assemble((decision.operator, "bold"), f": {served}"))
+    for (who, what), uses in reasons(decisions).items():
+        only = "" if len(uses) == len(decisions) else f" ({', '.join(uses)})"
+        table.add_row(Text(who, style="dim"), Text(f"{what}{only}", style="dim"))
     return table
 
 
-def served_by(decision: Decision) -> str:
-    """Operator, implementation, and the features that the core computes around it."""
-    chosen, _, lowered = decision.plan.partition(" (")
-    lines = (f"[bold]{decision.operator}[/]", chosen or "nobody", lowered.rstrip(")"))
-    return "\n".join(filter(None, lines))
-
-
-def reasons(decision: Decision) -> str:
-    """What became of each candidate, and which policy was in force."""
-    rows = [row for row in decision.rows() if row[0] != "call"]
-    return "\n".join(what if who == decision.chosen else f"{who}: {what}" for who, what in rows)
+def reasons(decisions: dict[str, Decision]) -> dict[tuple[str, str], list[str]]:
+    """Candidates and what became of them, and which policy was in force, each with its uses."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for use, decision in decisions.items():
+        for row in decision.rows():
+            if row[0] != "call" and row != (decision.chosen, "accepted"):
+                found.setdefault(row, []).append(use)
+    return found
 
 
 def show_progress(

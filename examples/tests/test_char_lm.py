@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor
 
 import char_lm
 from char_model import MIXERS, CharModel, MixerState
-from char_report import explained
+from char_report import decisions_table, explained
 from fla_core.dispatch import Decision
 from fla_core.dispatch.runtime import RUNTIME
 
@@ -79,6 +82,22 @@ def test_the_explained_plans_are_those_that_ran(mixer: str) -> None:
     ran = [facts(plan.decision) for plan in RUNTIME.plans.values()]
     for use, decision in explained(small, torch.device("cpu")).items():
         assert facts(decision) in ran, use
+
+
+def test_why_others_do_not_serve_is_said_once() -> None:
+    decisions = explained(model("gla"), torch.device("cpu"))
+    first, *_ = decisions
+    decisions[first] = replace(decisions[first], origin="a test")
+    said = io.StringIO()
+    Console(file=said, width=80).print(decisions_table(decisions))
+    lines = [line.rstrip() for line in said.getvalue().splitlines()]
+    others = {name for decision in decisions.values() for name, *_ in decision.considered}
+    others -= {decision.chosen for decision in decisions.values()}
+    for name in (*decisions, *others):
+        assert sum(line.startswith(f"{name} ") for line in lines) == 1, name
+    policies = [line for line in lines if line.startswith("policy ")]
+    assert len(policies) == 2
+    assert policies[0].endswith(f"from a test ({first})")
 
 
 def facts(decision: Decision) -> tuple[object, ...]:
