@@ -99,12 +99,6 @@ def test_columns_cover_values() -> None:
     assert launch.grid * stage_tile(tiles, "outputs").BV >= 2 * 128 * 16 * 512
 
 
-def test_time_is_not_cut_where_columns_decay() -> None:
-    few = Problem(1, 8192, 8192, 1, 64, 64, 2)
-    assert plan(few, "forward", PROFILES["sm90"]).segments >= 3
-    assert plan(few, "forward", PROFILES["sm90"], columns_decay=True).segments == 1
-
-
 @pytest.mark.parametrize(
     ("arch", "prepared", "derived"),
     [

@@ -260,7 +260,6 @@ class Kernels:
                 **sizes(todo.problem),
                 "HAS_SUMS": False,
                 "HAS_GK": True,
-                "HAS_GV": False,
                 "REVERSE": reverse,
                 "PRECISION": self._precision(operands[0], todo.problem),
                 "TOTALS": totals,
@@ -271,7 +270,7 @@ class Kernels:
 
         segments = planned.segments
         numbers = (operands[0].shape[1], planned.span, segments, segments - totals, 1.0)
-        gates = (None, made.totals, None)
+        gates = (None, made.totals)
         todo.launches.run(
             f"d{stage}" if reverse else stage,
             (*operands, *gates, *ends, boundaries(call), *numbers),

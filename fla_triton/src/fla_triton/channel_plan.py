@@ -36,13 +36,7 @@ def default_tiles(problem: Problem, direction: str, profile: Profile) -> Tiles:
     return tiles
 
 
-def plan(
-    problem: Problem,
-    direction: str,
-    profile: Profile,
-    tiles: Tiles | None = None,
-    columns_decay: bool = False,
-) -> Plan:
+def plan(problem: Problem, direction: str, profile: Profile, tiles: Tiles | None = None) -> Plan:
     """Plan the launches of ``"forward"`` or ``"backward"``.
 
     Args:
@@ -50,7 +44,6 @@ def plan(
         direction: which of the two.
         profile: the device.
         tiles: from a table; the defaults if None.
-        columns_decay: value channels decay too; then time is not cut.
 
     Returns:
         the plan; stages over chunks have the grid of a dense batch, packed sequences take the
@@ -59,8 +52,6 @@ def plan(
     tiles = tiles or default_tiles(problem, direction, profile)
     size, state = tiles.chunk_size, held(tiles.states, problem, profile)
     segments, span = split_of_time(problem, tiles, profile)
-    if columns_decay:
-        segments, span = 1, -(-problem.longest // size)
     heads = problem.sequences * problem.heads
     inner = heads * -(-problem.K // state.BK) * -(-problem.V // state.BV)
     constants = {"BK": state.BK, "BV": state.BV, "C": size}

@@ -228,7 +228,6 @@ class Kernels:
                 **sizes(todo.problem),
                 "HAS_SUMS": operands[2] is not None,
                 "HAS_GK": False,
-                "HAS_GV": False,
                 "REVERSE": reverse,
                 "PRECISION": self._precision(operands[0], todo.problem),
                 "TOTALS": totals,
@@ -241,7 +240,7 @@ class Kernels:
         numbers = (operands[0].shape[1], planned.span, segments, segments - totals, call.scale)
         todo.launches.run(
             f"d{stage}" if reverse else stage,
-            (*operands, None, None, *ends, boundaries(call), *numbers),
+            (*operands, None, *ends, boundaries(call), *numbers),
             settle,
         )
 

@@ -7,12 +7,12 @@ For one head with running log decays G inside a chunk of C tokens and G_C its to
 
 Both are one loop: ``a`` is k or q, ``b`` is v or do, and the loop runs over chunks in either
 direction. Log decays come summed (``gate_sums``): summed in the loop, across warps, they took a
-sixth of its time. Where key channels decay (``HAS_GK``), or value channels too (``HAS_GV``), a and
-b come with all factors in them, and what a chunk leaves of rows and columns of the state comes
-ready made (``channel_prepare``). The state stays in registers in float32; each chunk's is written
-once, in the dtype in which matrix products read it. A sequence whose programs would leave the chip
-idle is cut into segments: one pass sums each segment from zero, ``chain`` joins them, and a second
-pass starts each segment where the one before it ended. States whose columns decay are not cut.
+sixth of its time. Where key channels decay (``HAS_GK``), a and b come with all factors in them, and
+what a chunk leaves of rows of the state comes ready made (``channel_prepare``). The state stays in
+registers in float32; each chunk's is written once, in the dtype in which matrix products read it. A
+sequence whose programs would leave the chip idle is cut into segments: one pass sums each segment
+from zero, ``chain`` joins them, and a second pass starts each segment where the one before it
+ended.
 
 Bytes for N sequences of T tokens: a and b once (twice with segments), T / C * K * V elements of
 states. Flops: 2 T K V a head.
@@ -50,7 +50,6 @@ def chunk_states(
     b,
     sums,
     gk,
-    gv,
     start,
     states,
     last,
@@ -71,7 +70,6 @@ def chunk_states(
     TOTALS: tl.constexpr,
     HAS_SUMS: tl.constexpr,
     HAS_GK: tl.constexpr,
-    HAS_GV: tl.constexpr,
     HAS_START: tl.constexpr,
     HAS_LAST: tl.constexpr,
     VARLEN: tl.constexpr,
@@ -127,11 +125,6 @@ def chunk_states(
             total = tl.load(gk + place * K + keys, mask=keys < K, other=0.0)
             state *= total[:, None]
             log *= total
-        if HAS_GV:
-            values = column + tl.arange(0, BV)
-            place = tl.cast(slot + c, tl.int64) * H + h
-            total = tl.load(gv + place * V + values, mask=values < V, other=0.0)
-            state *= total[None, :]
         if HAS_SUMS:
             given = sums_at(sums, slot + c, h, H, C)
             if REVERSE:
