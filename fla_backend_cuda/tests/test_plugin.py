@@ -186,7 +186,7 @@ def test_chips_without_a_plan_are_refused(machine: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(plugin, "_trial_kernel", lambda index: True)
     decision = placed(monkeypatch, plugin, "kda", "cuda:0", VERSIONS)
     assert decision.chosen == "reference:kda#chunk"
-    assert "arch=sm86, wants sm80|sm90|sm100|sm120" in decision.render()
+    assert "arch=sm86, wants sm80 | sm90 | sm100 | sm120" in decision.render()
 
 
 def test_torch_for_amd_gpus(machine: Any) -> None:

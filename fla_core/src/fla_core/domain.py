@@ -132,7 +132,7 @@ class Domain:
         """Return a refusal when ``q`` may not have this dtype."""
         if dtype in self.dtypes:
             return None
-        return Verdict(Reason.DTYPE, "q", "|".join(self.dtypes), dtype)
+        return Verdict(Reason.DTYPE, "q", " | ".join(self.dtypes), dtype)
 
     def _check_features(self, active: frozenset[str]) -> Verdict | None:
         for feature in sorted(active):

@@ -45,11 +45,16 @@ def test_text(invoke: Invoke) -> None:
     assert "gla#fast" not in output
 
 
-def test_a_narrow_terminal_gets_blocks(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    lines = invoke("backends", "--op", "kda").stdout.splitlines()
-    assert max(map(len, lines)) <= 40
-    assert any(line.startswith("  backward") for line in lines)
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_each_implementation_is_a_block_inside_of_its_plugin(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = [line.rstrip() for line in invoke("backends", "--op", "kda").stdout.splitlines()]
+    assert max(map(len, lines)) <= columns
+    there = lines.index("  kda#sm90")
+    assert lines.index("acme") < there
+    assert lines[there + 1].startswith("    forms ")
 
 
 def test_unknown_operator(invoke: Invoke) -> None:

@@ -67,15 +67,16 @@ def table(to: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) ->
         to.print(grid)
         return
     for line in lines:
-        _block(to, headers, line)
+        block(to, headers, [cell.plain for cell in line])
 
 
-def _block(to: Console, headers: Sequence[str], line: Sequence[Text]) -> None:
-    to.print(line[0], style="bold")
-    pairs(to, [(h, cell.plain) for h, cell in zip(headers[1:], line[1:], strict=True)])
+def block(to: Console, headers: Sequence[str], row: Sequence[str], indent: int = 0) -> None:
+    """Print one row: its first cell as a title, below it the others with their headers."""
+    to.print(styled(" " * indent + row[0]), style="bold")
+    pairs(to, zip(headers[1:], row[1:], strict=True), indent)
 
 
-def pairs(to: Console, rows: Iterable[tuple[str, str]]) -> None:
+def pairs(to: Console, rows: Iterable[tuple[str, str]], indent: int = 0) -> None:
     """Print labels and texts in two columns; a row without text is left out."""
     from rich.table import Table
 
@@ -84,7 +85,7 @@ def pairs(to: Console, rows: Iterable[tuple[str, str]]) -> None:
     grid.add_column(overflow="fold")
     for label, text in rows:
         if text:
-            grid.add_row(f"  {label}", styled(text))
+            grid.add_row(f"{' ' * indent}  {label}", styled(text))
     to.print(grid)
 
 

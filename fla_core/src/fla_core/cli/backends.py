@@ -82,7 +82,7 @@ _HEADERS = ("operator", "forms", "dtypes", "sizes", "features taken", "lowered",
 
 
 def _show(to: Any, record: PluginRecord, offers: list[dict[str, Any]]) -> None:
-    from fla_core.cli._view import heading, pairs, table
+    from fla_core.cli._view import block, heading, pairs
 
     heading(to, record.name)
     card = record.backend
@@ -91,8 +91,9 @@ def _show(to: Any, record: PluginRecord, offers: list[dict[str, Any]]) -> None:
         facts += [("targets", ", ".join(card.targets)), ("toolchain", card.toolchain)]
         facts += [("priority", str(card.priority)), ("about", card.description)]
     pairs(to, facts)
-    if offers:
-        table(to, _HEADERS, [_row(offer) for offer in offers])
+    for offer in offers:
+        # No table: its columns of features would be narrow, and its rows ten lines high.
+        block(to, _HEADERS, _row(offer), indent=2)
 
 
 def _row(offer: dict[str, Any]) -> tuple[str, ...]:

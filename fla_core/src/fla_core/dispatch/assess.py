@@ -40,7 +40,7 @@ def _enablement(record: PluginRecord, rule: Rule) -> Verdict:
 def _device(record: PluginRecord, device_type: str) -> Verdict:
     if record.serves(device_type) or record.backend is None:
         return OK
-    return Verdict(Reason.DEVICE, "device", "|".join(record.backend.targets), device_type)
+    return Verdict(Reason.DEVICE, "device", " | ".join(record.backend.targets), device_type)
 
 
 def _toolchain(record: PluginRecord, item: Item) -> Verdict:
@@ -104,7 +104,7 @@ def conditions(candidate: Candidate, view: CallView) -> Iterator[str]:
 def _arch(patterns: tuple[str, ...], arch: str) -> Verdict:
     if not patterns or any(fnmatchcase(arch, pattern) for pattern in patterns):
         return OK
-    return Verdict(Reason.ARCH, "arch", "|".join(patterns), arch or "unknown")
+    return Verdict(Reason.ARCH, "arch", " | ".join(patterns), arch or "unknown")
 
 
 def _revision(contract: Contract, revision: int) -> Verdict:
