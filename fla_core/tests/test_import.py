@@ -48,6 +48,10 @@ def test_listing_plugins_and_asking_loads_no_toolchain() -> None:
     assert loaded.isdisjoint({"torch", "triton", "tilelang"})
 
 
+def test_operators_do_not_load_the_tracer_of_torch_compile() -> None:
+    assert "torch._dynamo" not in _modules_after("import fla_core.ops")
+
+
 @pytest.mark.parametrize("name", fla_core.__all__)
 def test_public_names_resolve(name: str) -> None:
     assert getattr(fla_core, name) is not None

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
@@ -122,7 +123,8 @@ def invoke_pooled(
     return outputs[0], pool if slots.inplace else outputs[1]
 
 
-_untraced: Callable[..., Any] = torch.compiler.disable(invoke_pooled)
+# As torch.compiler.disable, which would load torch._dynamo with this module: half of its import.
+_untraced: Callable[..., Any] = _disable_dynamo(invoke_pooled)
 """What it does to the pool is no functional operator: a graph breaks here."""
 
 
