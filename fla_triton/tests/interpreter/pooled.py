@@ -28,7 +28,7 @@ from fla_core.slots import Slots
 from fla_triton.profiles import PROFILES
 from interpreter.__main__ import kernels_for
 from interpreter.cases import STATES, case
-from interpreter.shims import correct_bfloat16, watch_bounds
+from interpreter.shims import install
 
 EVERY = ("g", "gk", "gv", "beta", "beta_v")
 CASES = tuple(
@@ -152,8 +152,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
-    correct_bfloat16()
-    watch_bounds()
+    install()
     found = {f"{one.id}: {name}": wrong for one in CASES for name, wrong in ways(one)}
     print(json.dumps({"ways": len(found), "wrong": {n: w for n, w in found.items() if w}}))
 

@@ -4,6 +4,7 @@ It multiplies the raw bits of bfloat16 operands and truncates where it should ro
 store outside every tensor of a launch goes wherever the address points to. ``correct_bfloat16``
 computes in float32 and rounds to nearest even; ``watch_bounds`` raises instead. Whenever a kernel
 calls a function it replaces all of its language anew; ``replace_once`` leaves it at once a launch.
+Of every value it makes a type and a shape; ``share_types`` makes those of a block once.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def install() -> None:
     correct_bfloat16()
     watch_bounds()
     replace_once()
+    share_types()
 
 
 def _is_narrow(x: Any) -> bool:
@@ -195,6 +197,54 @@ def replace_once() -> None:
 
     interpreter._patch_lang = where_needed
     interpreter.GridExecutor.__call__ = launched
+
+
+def share_types() -> None:
+    """Make the type of a block once, and the shape that values of it have.
+
+    Nothing changes them. Most of an operation's time goes into them and into comparing them, while
+    numpy takes a tenth of it: with this, cases take half of the time.
+    """
+    block, tensor, semantic = tl.core.block_type, tl.core.tensor, interpreter.TritonSemantic
+    check, broadcast = block.__init__, semantic.broadcast_impl_value
+    types: dict[tuple[Any, ...], Any] = {}
+
+    def shared(cls: Any, element: Any, shape: Any) -> Any:
+        key = element.name, *[tl.core._unwrap_if_constexpr(size) for size in shape]
+        if key not in types:
+            made = object.__new__(cls)
+            check(made, element, shape)
+            made.of_values = tl.core.tuple([tl.core.constexpr(size) for size in made.shape])
+            types[key] = made
+        return types[key]
+
+    scalar = tl.core.tuple([])
+
+    def started(self: Any, handle: Any, kind: Any) -> None:
+        self.handle, self.type, self.dtype = handle, kind, kind.scalar
+        self.shape = kind.of_values if kind.is_block() else scalar
+        self.numel = tl.core.constexpr(kind.numel if kind.is_block() else 1)
+
+    def alike(self: Any, left: Any, right: Any) -> Any:
+        one, other = left.type, right.type
+        blocks = one.is_block() and other.is_block()
+        if one is other or (blocks and one.shape.values == other.shape.values):
+            return left, right
+        return broadcast(self, left, right)
+
+    def numpy_type(kind: Any) -> Any:
+        name = kind.scalar.name
+        if name not in numpy_types:
+            numpy_types[name] = of_numpy(kind)
+        return numpy_types[name]
+
+    of_numpy = interpreter._get_np_dtype
+    numpy_types: dict[str, Any] = {}
+    interpreter._get_np_dtype = numpy_type
+    block.__new__ = shared
+    block.__init__ = lambda self, element, shape: None
+    tensor.__init__ = started
+    semantic.broadcast_impl_value = alike
 
 
 def spoil(function: Any, right: str, wrong: str) -> None:
