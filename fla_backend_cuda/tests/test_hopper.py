@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from functools import reduce
 
 import pytest
 import torch
@@ -165,6 +166,18 @@ def test_gradients_under_decays_cover_every_chunk_and_channel_both_ways(
     assert both.grid == 2 * sequences * 2 * tiles * planned.segments
     assert both.constants["C"] == planned.tiles.chunk_size == 64
     assert (planned.segments - 1) * planned.span < chunks <= planned.segments * planned.span
+
+
+def test_sums_of_what_lies_before_a_token_keep_their_digits_beside_what_lies_behind() -> None:
+    from fla_backend_cuda.hopper.kernels.decayed_gradients import _before
+
+    leaves = torch.tensor([1e-20, 2e-20, 3e-20, 1.0])
+    scanned = [(torch.tensor(0.0), x) for x in leaves]
+    halves = [reduce(lambda a, b: _before.fn(*a, *b), part) for part in (scanned[:2], scanned[2:])]
+    before, whole = _before.fn(*halves[0], *halves[1])
+    assert before.item() == pytest.approx(6e-20)
+    assert whole.item() == 1.0
+    assert (leaves.sum() - leaves[-1]).item() == 0.0
 
 
 def test_gradients_without_gates_of_tokens_are_left_to_what_keeps_fewer_states() -> None:
