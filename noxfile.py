@@ -57,7 +57,7 @@ COMPILED_AT_NIGHT = (
 )
 DTYPES_AT_NIGHT = ("--dtypes", "bfloat16", "float16", "float32")
 INTERPRETED = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250", "pvc", "bmg", "dg2")
-# All contracts, in patterns of which either takes Intel's compiler as long.
+# All contracts, in patterns of which either takes a compiler about as long.
 HALVES = ("*a", "*[!a]")
 XPU_PYTHONS = ("3.10", "3.11", "3.12")
 # Takes most of its distribution's time, and no Triton.
@@ -205,8 +205,17 @@ def core(session: nox.Session) -> None:
     run_pytest(session, "fla_core")
 
 
+def cache_of(session: nox.Session) -> Path:
+    """Where Triton keeps what a session compiles."""
+    return Path(session.create_tmp()) / "triton"
+
+
 def install_kernels(session: nox.Session, *toolchain: str, backends: Iterable[str]) -> None:
-    """Install what runs or compiles kernels: a toolchain beside the pinned torch."""
+    """Install what runs or compiles kernels: a toolchain beside the pinned torch.
+
+    Nothing that an earlier run of the session compiled is left.
+    """
+    shutil.rmtree(cache_of(session), ignore_errors=True)
     folders = ("fla_core", "fla_triton", *backends, "conformance")
     editable = [part for folder in folders for part in ("-e", f"./{folder}")]
     tools = ("editables", "hatchling", "numpy", "pytest", "pytest-timeout", "pytest-xdist")
@@ -216,13 +225,11 @@ def install_kernels(session: nox.Session, *toolchain: str, backends: Iterable[st
 
 
 def compile_kernels(session: nox.Session, *arguments: str, module: str = "compile_only") -> None:
-    """Run a driver beside the kernels' tests, without a cache from one run to the next."""
-    cache = Path(session.create_tmp()) / "triton"
-    shutil.rmtree(cache, ignore_errors=True)
+    """Run a driver beside the kernels' tests, with what others of this session have compiled."""
     env = {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT / "fla_triton" / "tests"),
-        "TRITON_CACHE_DIR": str(cache),
+        "TRITON_CACHE_DIR": str(cache_of(session)),
     }
     session.run("python", "-m", module, *arguments, *session.posargs, env=env)
 
@@ -250,7 +257,7 @@ def kernels(session: nox.Session) -> None:
         run_plugin_tests(session, folder)
     compile_kernels(session, *COMPILED_IN_CI)
     hopper = (f"fla_backend_cuda.hopper.{module}" for module in ("delta", "decay"))
-    compile_kernels(session, "sm90", "--kernels", *hopper)
+    compile_kernels(session, "sm90", "--kernels", *hopper, "--only", *HALVES)
 
 
 @nox.session(default=False)
