@@ -7,6 +7,7 @@ import importlib.util
 import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
@@ -189,6 +190,26 @@ def test_what_is_repeated_is_what_host_code_did(
         assert 0 not in got.values()
         assert machine.launched - before == launched
         assert repeated == (runs, 2 * runs, 0, 0, 0)[seed]
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_another_thread_may_note_a_call_meanwhile(
+    name: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(SUBJECTS[0][0], machine, 200)
+    itself, todo = getattr(calls.host, name), [True]
+
+    def overtaken(*given: Any) -> Any:
+        answer = itself(*given)
+        if todo and todo.pop():
+            with ThreadPoolExecutor(1) as threads:
+                threads.submit(lambda: [calls.results(seed) for seed in range(3)]).result()
+        return answer
+
+    monkeypatch.setattr(calls.host, name, overtaken)
+    calls.results(3)
+    assert not todo
+    assert calls.results(4)[1] == 0
 
 
 @EVERY

@@ -112,6 +112,8 @@ class Served:
 def _counted(call: Call, key: Hashable, grads: Sequence[Tensor | None], run: Any) -> None:
     """Count a call of a signature; once they are many note what repeats it, or None."""
     known: Any = call.memo.get(key, 1)
+    if known.__class__ is not int:
+        return  # another thread noted one meanwhile
     if known < OFTEN:
         call.memo[key] = known + 1
         return
