@@ -214,16 +214,16 @@ def share_types() -> None:
         if key not in types:
             made = object.__new__(cls)
             check(made, element, shape)
-            made.of_values = tl.core.tuple([tl.core.constexpr(size) for size in made.shape])
+            shape = tl.core.tuple([tl.core.constexpr(size) for size in made.shape])
+            made.of_values = shape, tl.core.constexpr(made.numel)
             types[key] = made
         return types[key]
 
-    scalar = tl.core.tuple([])
+    of_scalars = tl.core.tuple([]), tl.core.constexpr(1)
 
     def started(self: Any, handle: Any, kind: Any) -> None:
         self.handle, self.type, self.dtype = handle, kind, kind.scalar
-        self.shape = kind.of_values if kind.is_block() else scalar
-        self.numel = tl.core.constexpr(kind.numel if kind.is_block() else 1)
+        self.shape, self.numel = kind.of_values if kind.is_block() else of_scalars
 
     def alike(self: Any, left: Any, right: Any) -> Any:
         one, other = left.type, right.type
