@@ -56,11 +56,17 @@ def copy_tile(
     ROWS: gl.constexpr,
     D: gl.constexpr,
     WARPS: gl.constexpr = 4,
+    again=None,
 ):
-    """Start copying ``[ROWS, D]`` elements of 16 bits, of which ``left`` rows are there."""
+    """Start copying ``[ROWS, D]`` elements of 16 bits, of which ``left`` rows are there.
+
+    ``again``: a zero that the compiler does not know, by which addresses differ from earlier ones.
+    """
     across: gl.constexpr = D // 8
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // across, across], [WARPS, 1], [1, 0])
     rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+    if again is not None:
+        rows += again
     columns = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
     places = source + rows[:, None] * stride + columns[None, :]
     async_copy.async_copy_global_to_shared(target, places, mask=(rows < left)[:, None])
