@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
@@ -38,6 +37,11 @@ from fla_core.outputs import axis_sizes, outputs_of
 from fla_core.prepare import Memo, Operator, Prepared, packed_sequences, prepare
 from fla_core.seqlens import has_data
 from fla_core.slots import Slots, check_pool, check_span, check_values
+
+try:  # torch.compiler.disable, which is the same, loads torch._dynamo: half of this import
+    from torch._compile import _disable_dynamo as _disable
+except ImportError:
+    _disable = torch.compiler.disable
 
 Given = tuple[Tensor | None, ...]
 
@@ -123,8 +127,7 @@ def invoke_pooled(
     return outputs[0], pool if slots.inplace else outputs[1]
 
 
-# As torch.compiler.disable, which would load torch._dynamo with this module: half of its import.
-_untraced: Callable[..., Any] = _disable_dynamo(invoke_pooled)
+_untraced: Callable[..., Any] = _disable(invoke_pooled)
 """What it does to the pool is no functional operator: a graph breaks here."""
 
 
