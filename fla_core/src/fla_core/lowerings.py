@@ -30,7 +30,8 @@ def l2norm(call: Call) -> Call:
 
     def unit(x: Tensor) -> Tensor:
         wider = x.to(wide(x))
-        return (wider * (wider.square().sum(-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+        # The gradient of a reciprocal root is its cube, which vanishes from lengths of 1e15 on.
+        return (wider / (wider.square().sum(-1, keepdim=True) + 1e-6).sqrt()).to(x.dtype)
 
     return call.but(q=unit(call.q), k=unit(call.k))
 

@@ -272,6 +272,19 @@ def test_narrow_dtypes_err_by_rounding_only(name: str, dtype: torch.dtype) -> No
     assert_rounded(case, inputs, got, weights)
 
 
+@pytest.mark.parametrize("length", [1e-2, 1e13, 1e18])
+def test_vectors_of_any_length_are_normalised(length: float) -> None:
+    """As far as their squares are numbers of float32, as the cube of 1e18 is not."""
+    case = Case("chunk_delta_rule", ("beta",), ("l2norm",), dtype=FP32)
+    inputs = make_inputs(case)
+    inputs |= {name: length * torch.nn.functional.normalize(inputs[name], dim=-1) for name in "qk"}
+    got = evaluate(public_call, case, inputs)
+    wanted = evaluate(gold_call, case, {name: x.double() for name, x in inputs.items()})
+    for name, scale in {"o": 1.0, "dq": length, "dk": length}.items():
+        x, y = got[name].double() * scale, wanted[name].double() * scale
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("lens", [None, (0, 3, 70, 0, 64)], ids=["dense", "packed"])
 @pytest.mark.parametrize("flags", [(), ("state_v_first",)], ids=["k first", "v first"])
 @pytest.mark.parametrize("chunk_size", [None, 32])
