@@ -53,10 +53,19 @@ def check_call(
 def check_scale(operator: str, scale: object) -> float:
     """Return an explicit scale as a float; it must be a finite number."""
     if isinstance(scale, (int, float)) and not isinstance(scale, bool):
-        if math.isfinite(scale):
-            return float(scale)
-        raise ContractError(operator, "scale", "a finite number or None", str(scale))
+        number = as_float(scale)
+        if math.isfinite(number):
+            return number
+        raise ContractError(operator, "scale", "a finite number or None", kind_of(scale))
     raise DtypeError(operator, "scale", "a finite number or None", kind_of(scale))
+
+
+def as_float(number: float) -> float:
+    """A number as a float: an int that is beyond the range of floats is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 SWITCHES = {
@@ -152,8 +161,8 @@ def dtype_problem(spec: TensorSpec, dtype: torch.dtype, activation: torch.dtype)
     if spec.dtype == "activation":
         same = dtype == activation
         return "" if same else f"the dtype of q, {dtype_name(activation)}"
-    if not dtype.is_floating_point:
-        return "a floating point dtype"
+    if not dtype.is_floating_point or dtype.itemsize < 2:
+        return "a floating point dtype of 16 bits or more"
     narrowed = dtype == torch.float64 and activation != torch.float64
     if spec.dtype == "state" and narrowed:
         return f"float32 (or narrower) beside {dtype_name(activation)} q; float64 would be cut"
@@ -280,5 +289,7 @@ def check_cu_seqlens(operator: str, cu_seqlens: object, argument: str = "cu_seql
         raise DtypeError(operator, argument, expected, kind_of(cu_seqlens))
     if cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise DtypeError(operator, argument, expected, dtype_name(cu_seqlens.dtype))
+    if cu_seqlens.layout != torch.strided:
+        raise DtypeError(operator, argument, "a dense (strided) tensor", layout_of(cu_seqlens))
     if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 1:
         raise ContractError(operator, argument, expected, f"shape {list(cu_seqlens.shape)}")

@@ -137,8 +137,6 @@ def _check_pool(
     if pool.layout != torch.strided or pool.is_nested:
         raise DtypeError(operator, name, "a dense (strided) tensor", layout_of(pool))
     expected = dtype_problem(TensorSpec(name, "", "", "state"), pool.dtype, q.dtype)
-    if not expected and pool.element_size() < 2:
-        expected = "a floating point dtype of 16 bits or more"
     if expected:
         raise DtypeError(operator, name, expected, dtype_name(pool.dtype))
     if pool.device != q.device:

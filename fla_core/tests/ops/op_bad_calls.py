@@ -72,6 +72,14 @@ ROWS = {
     "long": Row(
         GLA_PACKED, {"cu_seqlens": ints(0, 2, 2, 7)}, ContractError, "cu_seqlens", "T = 6", "7"
     ),
+    "sparse boundaries": Row(
+        GLA_PACKED,
+        {"cu_seqlens": ints(0, 2, 2, 6).to_sparse()},
+        DtypeError,
+        "cu_seqlens",
+        "dense",
+        "sparse_coo",
+    ),
     "float boundaries": Row(
         GLA_PACKED,
         {"cu_seqlens": ints(0, 2, 2, 6).float()},
@@ -189,10 +197,17 @@ ROWS = {
     "bytes": Row(
         GLA, {"q": torch.zeros(2, 6, 2, 5, dtype=torch.float8_e4m3fn)}, DtypeError, "q", "float16"
     ),
+    "gate of bytes": Row(
+        GLA, {"g": torch.zeros(2, 6, 2).to(torch.float8_e4m3fn)}, DtypeError, "g", "16 bits", "e4m3"
+    ),
+    "rate of bytes": Row(
+        KDA_GATE, {"A_log": torch.zeros(2).to(torch.float8_e5m2)}, DtypeError, "A_log", "16 bits"
+    ),
     "complex": Row(GLA, {"q": torch.zeros(2, 6, 2, 5).cfloat()}, DtypeError, "q", "float16"),
     # numbers
     "scale not finite": Row(GLA, {"scale": float("nan")}, ContractError, "scale", "finite", "nan"),
     "scale infinite": Row(GLA, {"scale": float("inf")}, ContractError, "scale", "finite", "inf"),
+    "scale beyond floats": Row(GLA, {"scale": 10**400}, ContractError, "scale", "finite", "int"),
     "scale in words": Row(GLA, {"scale": "auto"}, DtypeError, "scale", "number", "auto"),
     "scale a flag": Row(GLA, {"scale": True}, DtypeError, "scale", "number", "True"),
     "scale a tensor": Row(GLA, {"scale": torch.ones(())}, DtypeError, "scale", "number", "tensor"),
@@ -268,6 +283,9 @@ ROWS = {
     ),
     "bound infinite": Row(
         KDA_GATE, {"lower_bound": -float("inf")}, ContractError, "lower_bound", "finite", "-inf"
+    ),
+    "bound beyond floats": Row(
+        KDA_GATE, {"lower_bound": -(10**400)}, ContractError, "lower_bound", "finite", "int"
     ),
     "bound not a number": Row(
         KDA_GATE, {"lower_bound": float("nan")}, ContractError, "lower_bound", "finite", "nan"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
+from fla_core.check import as_float, kind_of
 from fla_core.errors import ContractError, DtypeError, RemovedKeywordError, UnsupportedError
 
 
@@ -119,9 +120,9 @@ def check_lower_bound(title: str, bound: float | None, in_kernel: bool, safe: bo
     if not isinstance(bound, (int, float)) or isinstance(bound, bool):
         raise DtypeError(title, "lower_bound", "a negative number or None", repr(bound))
     lowest = -5.0 if safe else float("-inf")
-    if not (lowest <= bound < 0.0) or bound == float("-inf"):
+    if not (lowest <= bound < 0.0) or as_float(bound) == float("-inf"):
         expected = "a number in [-5, 0)" if safe else "a finite number below 0"
-        raise ContractError(title, "lower_bound", expected, str(bound))
+        raise ContractError(title, "lower_bound", expected, kind_of(bound))
 
 
 def gate_hints(title: str, hints: Hints, safe_gate: bool, keep: bool, states: bool) -> Hints:
