@@ -38,6 +38,8 @@ def differentiable_call(prepared: Prepared, call: Call) -> tuple[Tensor, ...]:
 
 
 _is_wrapper = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batched = torch._C._functorch.is_batchedtensor
+_was_batched = torch._C._functorch.is_legacy_batchedtensor  # those of torch.autograd.grad itself
 
 
 class _Node(torch.autograd.Function):
@@ -73,6 +75,13 @@ class _Node(torch.autograd.Function):
             return (None,) * (2 + inputs)
         prepared = ctx.prepared
         plan = prepared.plan
+        for grad in grads:
+            if grad is not None and (_is_batched(grad) or _was_batched(grad)):
+                raise UnsupportedError(
+                    plan.decision.operator,
+                    "a batch of gradients (is_grads_batched, vectorize, vmap)",
+                    "torch.autograd.grad once for each",
+                )
         refuse_another_maker(plan, saved[-1])
         call = ctx.bare.holding(dict(zip(prepared.inputs, saved[:inputs], strict=True)))
         call.memo = prepared.memo

@@ -191,6 +191,12 @@ def dual(f: Callable[[Tensor], Tensor], q: Tensor) -> Any:
         return f(forward_ad.make_dual(q, torch.ones_like(q)))
 
 
+def batched(f: Callable[[Tensor], Tensor], q: Tensor) -> Any:
+    several = torch.ones(2)
+    q = q.detach().requires_grad_()
+    return torch.autograd.grad(f(q), q, several, is_grads_batched=True)
+
+
 TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
     "forward mode": dual,
     "hessian": hessian,
@@ -199,6 +205,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Any]] = {
     "func.jvp": lambda f, q: torch.func.jvp(f, (q,), (q,)),
     "func.jacrev": lambda f, q: torch.func.jacrev(f)(q),
     "vmap": lambda f, q: torch.func.vmap(f)(torch.stack([q, q])),
+    "batched gradients": batched,
 }
 
 
