@@ -23,7 +23,7 @@ CHUNK = 64
 
 PAIRED = 168
 """Registers of a thread of ``channel_pairs``: three programs share a multiprocessor. At B2 T8192
-H16 K = V = 128 the solved form takes 327 us on an H200; with 128 it spills and took 484."""
+H16 K = V = 128 the solved form took 327 us on an H200, and with 128, where it spills, 484."""
 
 PREPARED = 128
 """Registers of a thread of ``chunk_prepare``: four programs share a multiprocessor, which take 87

@@ -25,10 +25,15 @@ and k before, so that caches serve the second one.
 Bytes a token and head: q, k and gates read, q_in, k_out and C of P written; if keys erase, v and
 strengths read, w, u and C of X written. Flops: 128 K for P; as many for A, 2 (K + V) C for w and u.
 
-Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16: 0.143 ms, 0.327 if keys erase, where
-the portable kernels take 0.236 and 0.512; the bytes alone take 0.087 and 0.142. Instructions bound
-it: 62 for each element of q, two of them products of tensor cores. Bounded gates raw cost nothing;
-all arguments raw 0.065 ms, where a pass before takes 0.11.
+With strengths of heads and gates that are made (``AHEAD``) all of q, k and gates is on its way into
+shared memory before the first of it is read. Of strengths of channels there is no room for theirs
+beside, and gates activated on load were no faster.
+
+Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16: 0.143 ms, where the portable kernel
+takes 0.236 and the bytes alone 0.087. If keys erase, 0.253 ahead and 0.286 not, and with the
+inverse written too 0.293 and 0.325; the portable kernel takes 0.512, the bytes 0.142. Half of the
+time instructions are issued: 62 for each element of q, two of them products of tensor cores.
+Bounded gates raw cost nothing; all arguments raw 0.065 ms, where a pass before takes 0.11.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
@@ -63,6 +68,17 @@ FLOOR = gl.constexpr(-110.0)
 TILES = gl.constexpr(gl.BlockedLayout([1, 1, 8], [1, 8, 4], [4, 1, 1], [2, 1, 0]))
 """``[4, 8, 32]``: eight tokens of each block."""
 
+BLOCKS = gl.constexpr(
+    gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0]],
+        lane_bases=[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
+        warp_bases=[[16, 0], [32, 0]],
+        block_bases=[],
+        shape=[64, 32],
+    )
+)
+"""``[64, 32]`` as two of ``TILES``."""
+
 ROWS = gl.constexpr(gl.DotOperandLayout(0, PRODUCTS, 8))
 COLUMNS = gl.constexpr(gl.DotOperandLayout(1, PRODUCTS, 8))
 
@@ -71,6 +87,20 @@ PLAIN_COLUMNS = gl.constexpr(gl.DotOperandLayout(1, WIDE, 2))
 
 STEPS = gl.constexpr(gl.SwizzledSharedLayout(8, 2, 4, [1, 0]))
 """Tiles ``[64, 32]`` in shared memory, of which products read columns."""
+
+WIDE_STEPS = gl.constexpr(gl.SwizzledSharedLayout(4, 1, 8, [1, 0]))
+"""The same in float32."""
+
+
+@gluon.jit
+def _apart(tile_s):
+    """Tokens t and t + 8 of each block of a tile in shared memory."""
+    x = gl.permute(gl.reshape(tile_s.load(BLOCKS), [4, 2, 8, WIDTH]), (0, 2, 3, 1))
+    low, high = gl.split(x)
+    return (
+        gl.convert_layout(low, TILES, assert_trivial=True),
+        gl.convert_layout(high, TILES, assert_trivial=True),
+    )
 
 
 @gluon.jit
@@ -138,6 +168,20 @@ def _reciprocal_norms(x, places, low_mask, high_mask, behind, K: gl.constexpr):
     squares_high = squares_low
     for step in gl.static_range(0, K, WIDTH):
         low, high = _load(x, places + step, low_mask, high_mask, behind)
+        squares_low += low.to(gl.float32) * low.to(gl.float32)
+        squares_high += high.to(gl.float32) * high.to(gl.float32)
+    low = reciprocal_root(gl.sum(squares_low, 2))
+    high = reciprocal_root(gl.sum(squares_high, 2))
+    return low[:, :, None], high[:, :, None]
+
+
+@gluon.jit
+def _reciprocal_norms_of(tiles_s, K: gl.constexpr):
+    """The same of tokens in shared memory."""
+    squares_low = gl.zeros([4, 8, WIDTH], gl.float32, layout=TILES)
+    squares_high = squares_low
+    for step in gl.static_range(K // WIDTH):
+        low, high = _apart(tiles_s.index(step))
         squares_low += low.to(gl.float32) * low.to(gl.float32)
         squares_high += high.to(gl.float32) * high.to(gl.float32)
     low = reciprocal_root(gl.sum(squares_low, 2))
@@ -234,6 +278,20 @@ def _multiply(target, x, tile_s, left, stride: gl.constexpr):
     rows = gl.arange(0, C, layout=gl.SliceLayout(1, PAIRS))[:, None]
     columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, PAIRS))[None, :]
     gl.store(target + rows * stride + columns, found, mask=rows + 0 * columns < left)
+
+
+@gluon.jit
+def _copy_gates(tile_s, gates, left, stride: gl.constexpr):
+    """Start copying a tile of gates."""
+    if gates.dtype.element_ty == gl.float32:
+        layout: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+        rows = gl.arange(0, C, layout=gl.SliceLayout(1, layout))[:, None]
+        columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, layout))[None, :]
+        async_copy.async_copy_global_to_shared(
+            tile_s, gates + rows * stride + columns, mask=rows + 0 * columns < left
+        )
+    else:
+        copy_tile(tile_s, gates, left, stride, C, WIDTH)
 
 
 @gluon.jit
@@ -385,7 +443,31 @@ def channel_pairs(
     else:
         shared = (first * (H // GROUP) + h // GROUP) * K + inner * (H // GROUP * K) + channel
     SHARED: gl.constexpr = BEHIND // GROUP
-    if NORMS:
+    # Of what waits in shared memory three programs of a multiprocessor leave 76 KB each.
+    AHEAD: gl.constexpr = ERASE and not CHANNELS and not GATE
+    COUNT: gl.constexpr = K // WIDTH
+    if AHEAD:
+        # Queries make room for what is erased, and keys for values.
+        left_s = gl.allocate_shared_memory(dtype, [COUNT, C, WIDTH], STEPS)
+        value_s = gl.allocate_shared_memory(dtype, [max(COUNT, TOGETHER), C, WIDTH], STEPS)
+        if g.dtype.element_ty == gl.float32:
+            gates_s = gl.allocate_shared_memory(gl.float32, [COUNT, C, WIDTH], WIDE_STEPS)
+        else:
+            gates_s = gl.allocate_shared_memory(g.dtype.element_ty, [COUNT, C, WIDTH], STEPS)
+        corner = (first * (H // GROUP) + h // GROUP) * K
+        APART: gl.constexpr = H // GROUP * K
+        for step in gl.static_range(COUNT):
+            copy_tile(left_s.index(step), q + corner + step * WIDTH, left, APART, C, WIDTH)
+            copy_tile(value_s.index(step), k + corner + step * WIDTH, left, APART, C, WIDTH)
+            gates = g + (first * H + h) * K + step * WIDTH
+            _copy_gates(gates_s.index(step), gates, left, H * K)
+            async_copy.commit_group()
+        async_copy.wait_group(0 if NORMS else COUNT - 1)
+        gl.thread_barrier()
+    if NORMS and AHEAD:
+        unit_q_low, unit_q_high = _reciprocal_norms_of(left_s, K)
+        unit_k_low, unit_k_high = _reciprocal_norms_of(value_s, K)
+    elif NORMS:
         unit_q_low, unit_q_high = _reciprocal_norms(q, shared, low_mask, high_mask, SHARED, K)
         unit_k_low, unit_k_high = _reciprocal_norms(k, shared, low_mask, high_mask, SHARED, K)
     if GATE:
@@ -399,7 +481,7 @@ def channel_pairs(
 
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     keys_s = gl.allocate_shared_memory(dtype, [C, WIDTH], plain)
-    if ERASE:
+    if ERASE and not AHEAD:
         left_s = gl.allocate_shared_memory(dtype, [K // WIDTH, C, WIDTH], STEPS)
         value_s = gl.allocate_shared_memory(dtype, [TOGETHER, C, WIDTH], STEPS)
         if not CHANNELS:
@@ -416,9 +498,14 @@ def channel_pairs(
     wrong_2 = gl.zeros([C, BLOCK], gl.float32, layout=WIDE)
     for step in range(0, K, WIDTH):
         at = places + step
-        q_low, q_high = _load(q, shared + step, low_mask, high_mask, SHARED)
-        k_low, k_high = _load(k, shared + step, low_mask, high_mask, SHARED)
-        g_low, g_high = _load(g, at, low_mask, high_mask, BEHIND)
+        if AHEAD:
+            q_low, q_high = _apart(left_s.index(step // WIDTH))
+            k_low, k_high = _apart(value_s.index(step // WIDTH))
+            g_low, g_high = _apart(gates_s.index(step // WIDTH))
+        else:
+            q_low, q_high = _load(q, shared + step, low_mask, high_mask, SHARED)
+            k_low, k_high = _load(k, shared + step, low_mask, high_mask, SHARED)
+            g_low, g_high = _load(g, at, low_mask, high_mask, BEHIND)
         if NORMS:
             q_low = _unit(q_low, unit_q_low, dtype)
             q_high = _unit(q_high, unit_q_high, dtype)
@@ -490,6 +577,10 @@ def channel_pairs(
         keys = gl.permute(gl.join(right_low.to(dtype), right_high.to(dtype)), (0, 3, 1, 2))
         keys_s.store(gl.reshape(keys, [C, WIDTH]))
         totals_s.store(gl.reshape(total_low, [4 * 8, WIDTH]))
+        if AHEAD:
+            # An empty group for each step: with it those that may be on their way are as many.
+            async_copy.commit_group()
+            async_copy.wait_group(COUNT - 1)
         total_0 = _total(totals_s, 0)
         total_1 = _total(totals_s, 1)
         total_2 = _total(totals_s, 2)
@@ -526,6 +617,8 @@ def channel_pairs(
         whole = total_low * before * behind
         totals_at = totals + slot * K + step + channel + 0 * inner
         gl.store(totals_at, whole, mask=here == 0)
+    if AHEAD:
+        _copy_values(value_s, v + (first * H + h) * V, left, H * V, TOGETHER)
     column = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, WIDE))[None, :]
     row = gl.arange(0, C, layout=gl.SliceLayout(1, WIDE))[:, None]
     own = gl.where(row % BLOCK >= column, as_column(near), 0.0) * scale
