@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from functools import reduce
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -145,8 +146,26 @@ def test_gradients_of_delta_rules_cover_every_chunk_and_channel(
     problem = Problem(sequences, sequences * longest, longest, 16, keys, 128, 2, gated=True)
     around = delta._planned(problem, "backward", H200).launches["gradients"]
     assert around.grid == sequences * 16 * -(-longest // 128)
-    across = delta._channel_planned(problem, "backward", H200).launches["across"]
-    assert across.grid == sequences * 16 * -(-longest // 64) * keys // 64
+    launches = delta._channel_planned(problem, "backward", H200).launches
+    assert launches["across"].grid == sequences * 16 * -(-longest // 64) * keys // 64
+    assert launches["chunk_errors"].grid == sequences * 16 * -(-longest // 64)
+
+
+@pytest.mark.parametrize(
+    ("strength", "values", "own"), [("beta", 128, True), ("beta", 256, False), ("b", 128, False)]
+)
+def test_errors_of_channels_and_of_wide_values_are_left_to_the_portable_kernel(
+    strength: str, values: int, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fla_backend_cuda.hopper import delta
+
+    ran = []
+    monkeypatch.setattr(delta.gradients, "run_errors", lambda stages, _: ran.append(True))
+    monkeypatch.setattr(delta.ChannelStages, "_errors", lambda stages, _: ran.append(False))
+    problem = Problem(2, 2 * 8192, 8192, 16, 128, values, 2)
+    stages = SimpleNamespace(call={strength: torch.zeros(1)}, problem=problem)
+    delta.HopperChannelStages._errors(stages, ())
+    assert ran == [own]
 
 
 @pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (1, 65536), (2000, 33)])

@@ -27,7 +27,7 @@ from fla_triton.calls import (
 )
 from fla_triton.delta_channel_plan import plan, tiles_in_stages
 from fla_triton.delta_plan import DeltaPlan
-from fla_triton.delta_stages import Errors, Stages
+from fla_triton.delta_stages import Errors, Operands, Stages
 from fla_triton.kernels.delta_channel_gradients import (
     beta_gradients,
     delta_channel_across,
@@ -126,6 +126,8 @@ class ChannelStages(Stages):
     """The kernels of one call and direction."""
 
     CHANNEL: ClassVar[bool] = True
+    PIECES: ClassVar[int] = PIECES
+    """Rows of what gradients leave of a chunk's segments: all of ``pieces``, or ``SEGMENTS``."""
 
     @property
     def strengths(self) -> tuple[Tensor, Tensor]:
@@ -219,26 +221,12 @@ class ChannelStages(Stages):
         dv, dwrite = torch.empty_like(v), torch.empty_like(write) if channels else None
         sums = None if channels else self._of_tokens(2)
         made = (y, dv, dwrite, sums, diagonal, reads, wrong, *near)
-        self._over_chunks(
-            "errors",
-            delta_channel_errors,
-            (v, write, errors.u, errors.inverse, do, dv_new, *made),
-            (call.scale,),
-            CHANNELS=channels,
-        )
+        self._errors((v, write, errors.u, errors.inverse, do, dv_new, *made))
         errors = replace(errors, inverse=None)
-        pieces = float32(k, self.problem.chunks(size), heads, PIECES, keys)
+        pieces = float32(k, self.problem.chunks(size), heads, self.PIECES, keys)
         over = (over_q, over_left, over_k, pieces)
-        self._over_chunks(
-            "segments",
-            delta_channel_segments,
-            (q, k, g, erase, *over),
-            (),
-            columns=self._tiles("segments"),
-            CHANNELS=channels,
-        )
         known = (errors.u, do, y, reads, wrong, states, dstates, start, dlast)
-        self._across((over_q, over_left, over_k, *known, *over), "g" in needs)
+        self._across((q, k, g, erase), known, over, "g" in needs)
         # Gradients of gates take as much memory as what is read no more.
         del errors, states, dstates, dv_new, y, reads, wrong, made, known
         dq, dk, dg = over_q, over_k, torch.empty_like(g) if "g" in needs else None
@@ -250,6 +238,7 @@ class ChannelStages(Stages):
             (q, k, g, erase, diagonal, *near, *over, dq, dk, dg, derase),
             (),
             columns=tiles * SEGMENTS,
+            PIECES=self.PIECES,
             CHANNELS=channels,
             WITH_GATES=dg is not None,
         )
@@ -268,13 +257,31 @@ class ChannelStages(Stages):
         )
         return {**found, "beta": dbeta}
 
-    def _across(self, operands: tuple[Tensor | None, ...], with_gates: bool) -> None:
+    def _errors(self, operands: Operands) -> None:
+        """Gradients of what tokens write, and of scores."""
+        self._over_chunks(
+            "errors",
+            delta_channel_errors,
+            operands,
+            (self.call.scale,),
+            CHANNELS=self.call.get("b") is not None,
+        )
+
+    def _across(self, given: Operands, known: Operands, over: Operands, with_gates: bool) -> None:
         """What tokens owe to pairs of segments, and to states."""
-        start, dlast = operands[10:12]
+        self._over_chunks(
+            "segments",
+            delta_channel_segments,
+            (*given, *over),
+            (),
+            columns=self._tiles("segments"),
+            CHANNELS=self.call.get("b") is not None,
+        )
+        start, dlast = known[7:]
         self._over_chunks(
             "across",
             delta_channel_across,
-            operands,
+            (*over[:3], *known, *over),
             (self.call.scale,),
             columns=self._tiles("across"),
             HAS_START=start is not None,

@@ -1,6 +1,7 @@
 """What the gradients of a chunk with channel decays leave of each of its segments.
 
-``pieces [slots, heads, PIECES, K]``, float32, has a row a segment from each place below on.
+``pieces [slots, heads, PIECES, K]``, float32, has a row a segment from each place below on. Where
+one kernel makes all of it, it leaves of every segment one row, what passes over it: ``SEGMENTS``.
 """
 
 SEGMENTS = 8

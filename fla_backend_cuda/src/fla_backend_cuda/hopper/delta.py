@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from fla_triton.delta_channel import ChannelStages, ScoredErrors
 from fla_triton.delta_plan import DeltaPlan
 from fla_triton.delta_stages import Errors, Operands, Stages
 from fla_triton.launch import Launches
+from fla_triton.pieces import SEGMENTS
 from fla_triton.plan import Launch, Problem, startable
 from fla_triton.profiles import Profile
 from fla_triton.prologue import NORM, NOTHING, RAW, SHARED, Prologue
@@ -200,6 +201,7 @@ def _channel_planned(problem: Problem, direction: str, profile: Profile) -> Delt
     }
     if direction == "backward":
         launches["across"] = startable(gradients.across_launch(problem), profile)
+        launches["chunk_errors"] = startable(gradients.errors_launch(problem), profile)
     return replace(planned, launches=launches)
 
 
@@ -210,6 +212,8 @@ def _one_buffer(planned: Launch) -> dict[str, int]:
 @dataclass(frozen=True, slots=True)
 class HopperChannelStages(ChannelStages):
     """The kernels of one call and direction, a decay for each key channel."""
+
+    PIECES: ClassVar[int] = SEGMENTS
 
     def prepare(self, with_inverse: bool) -> ScoredErrors:
         """Solve every chunk's triangular system, and score its pairs."""
@@ -229,8 +233,14 @@ class HopperChannelStages(ChannelStages):
         operands = _solved(errors, aligned(do))
         return back_over_time(self, errors, operands, dv, dlast, dstart)
 
-    def _across(self, operands: Operands, with_gates: bool) -> None:
-        gradients.run_across(self, operands, with_gates)
+    def _errors(self, operands: Operands) -> None:
+        if self.call.get("b") is not None or self.problem.V > gradients.WIDEST:
+            ChannelStages._errors(self, operands)
+        else:
+            gradients.run_errors(self, operands)
+
+    def _across(self, given: Operands, known: Operands, over: Operands, with_gates: bool) -> None:
+        gradients.run_across(self, given, known, over, with_gates)
 
 
 def _solved(errors: ScoredErrors, v: Tensor) -> tuple[Tensor | None, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fla_backend_cuda.hopper.kernels.across import across_segments
+from fla_backend_cuda.hopper.kernels.errors import chunk_errors
 from fla_backend_cuda.hopper.kernels.gradients import delta_chunk_gradients
 from fla_backend_cuda.hopper.operands import aligned
 from fla_triton.calls import boundaries, chunks_of
@@ -13,7 +14,8 @@ SIDE = 64
 """Rows and columns of a tile, tokens of a chunk."""
 
 WIDEST = 128
-"""Columns of V that lie in shared memory whole, in one of two programs of a multiprocessor."""
+"""Columns of V that lie in shared memory whole, in one of two programs of a multiprocessor; of more
+the kernel of errors spills 792 bytes a thread."""
 
 
 def across_launch(problem: Problem) -> Launch:
@@ -22,15 +24,23 @@ def across_launch(problem: Problem) -> Launch:
     return Launch("across", grid, {}, 4, 1, 0)
 
 
+def errors_launch(problem: Problem) -> Launch:
+    """A program for each chunk and head of a dense batch; three share a multiprocessor."""
+    return Launch("chunk_errors", problem.chunks(SIDE) * problem.heads, {}, 4, 1, 0, 168)
+
+
 def gradients_launch(problem: Problem) -> Launch:
     """A program for each two chunks and each head of a dense batch."""
     return Launch("gradients", problem.chunks(2 * SIDE) * problem.heads, {}, 4, 1, 0)
 
 
-def run_across(stages: Stages, operands: Operands, with_gates: bool) -> None:
-    """Launch what ``delta_channel_across`` does elsewhere; operands are the same."""
+def run_across(
+    stages: Stages, given: Operands, known: Operands, over: Operands, with_gates: bool
+) -> None:
+    """Launch what ``delta_channel_segments`` and ``delta_channel_across`` do elsewhere."""
     call, problem, planned = stages.call, stages.problem, stages.todo.launches["across"]
-    do, start, dlast = operands[4], *operands[10:12]
+    v_new, do, *others = known
+    start, dlast = others[-2:]
     assert do is not None
     constants = {
         "H": problem.heads,
@@ -38,15 +48,31 @@ def run_across(stages: Stages, operands: Operands, with_gates: bool) -> None:
         "V": problem.V,
         "HAS_START": start is not None,
         "HAS_DLAST": dlast is not None,
+        "CHANNELS": call.get("b") is not None,
         "WITH_GATES": with_gates,
         "VARLEN": problem.packed,
     }
     where = (boundaries(call), stages.table, call.q.shape[1], call.scale)
     stages.launches.run(
         "across",
-        (*operands[:4], aligned(do), *operands[5:], *where),
+        (*given, v_new, aligned(do), *others, *over, *where),
         lambda: (across_segments, planned, constants),
         stages.count * problem.heads * (problem.K // SIDE),
+    )
+
+
+def run_errors(stages: Stages, operands: Operands) -> None:
+    """Launch what ``delta_channel_errors`` does elsewhere with strengths of heads."""
+    call, problem, planned = stages.call, stages.problem, stages.todo.launches["chunk_errors"]
+    v, beta, v_new, inverse, do, dv_new, y, dv, _, *others = operands
+    assert do is not None
+    constants = {"H": problem.heads, "V": problem.V, "VARLEN": problem.packed}
+    where = (boundaries(call), stages.table, call.q.shape[1], call.scale)
+    stages.launches.run(
+        "errors",
+        (v, beta, v_new, inverse, aligned(do), dv_new, y, dv, *others, *where),
+        lambda: (chunk_errors, planned, constants),
+        stages.count * problem.heads,
     )
 
 

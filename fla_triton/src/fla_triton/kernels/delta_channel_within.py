@@ -28,7 +28,7 @@ import triton.language as tl
 
 from fla_triton import pieces as layout
 from fla_triton.kernels.common import chunk_at, first_slot, sequence_at, step_decay
-from fla_triton.kernels.delta_channel_segments import PIECES, SEGMENTS, row_of
+from fla_triton.kernels.delta_channel_segments import SEGMENTS, row_of
 
 ACROSS = tl.constexpr(layout.ACROSS)
 CROSSING = tl.constexpr(layout.CROSSING)
@@ -83,6 +83,7 @@ def delta_channel_within(
     BK: tl.constexpr,
     BV: tl.constexpr,
     C: tl.constexpr,
+    PIECES: tl.constexpr,
     CHANNELS: tl.constexpr,
     WITH_GATES: tl.constexpr,
     VARLEN: tl.constexpr,
@@ -93,7 +94,8 @@ def delta_channel_within(
     ``reads`` and ``errors [rows, H, C / SEGMENTS]``: of each token the gradients of its scores with
     the tokens of its segment; ``diagonal [rows, H]`` those of reads with itself. dq and dk may be
     ``over_q`` and ``over_k``. ``derase`` takes the gradient of b, or of beta what the tile adds,
-    ``[rows, H, K / BK]``.
+    ``[rows, H, K / BK]``. ``pieces [slots, H, PIECES, K]``: of ``SEGMENTS`` rows what passes over
+    each segment, of ``fla_triton.pieces`` what to sum it from.
     """
     pid = tl.program_id(0)
     NK: tl.constexpr = (K + BK - 1) // BK
@@ -131,7 +133,11 @@ def delta_channel_within(
     running = tl.zeros([BK], dtype=tl.float32)
     if WITH_GATES:
         slot = (first_slot(first, n, T, C, VARLEN) + c) * H + h
-        running += passing_over(pieces + slot * (PIECES * K) + channel, segment, inside, K)
+        rows = pieces + slot * (PIECES * K) + channel
+        if PIECES == SEGMENTS:
+            running += tl.load(rows + segment * K, mask=inside, other=0.0)
+        else:
+            running += passing_over(rows, segment, inside, K)
     # Stores wait: the compiler takes no load past one, which might be to the same place.
     found_q = ()
     found_k = ()
