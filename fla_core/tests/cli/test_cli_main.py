@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from command_line import Invoke, Site
+from command_line import STUB, Invoke, Site
 
 from fla_core.cli import _view
 
@@ -19,6 +19,24 @@ def test_help_names_every_command(invoke: Invoke) -> None:
     for name in ("doctor", "backends", "explain", "selfcheck", "warmup", "new-plugin"):
         assert name in result.stdout
         assert "--json" in invoke(name, "--help").stdout
+
+
+def test_help_cuts_no_sentence_of_a_command_short(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    page = " ".join(invoke("--help").stdout.partition("Commands:")[2].split())
+    assert "..." not in page
+    assert "Say which implementation a call would get, and why not the others." in page
+
+
+def test_only_of_numpy_may_torch_not_warn(site: Site) -> None:
+    warn = "\nimport warnings\nfor text in ('Failed to initialize NumPy: none', 'old driver'):"
+    site.stub_torch(STUB + warn + "\n    warnings.warn(text)\n")
+    done = site.run("explain", "chunk_kda")
+    assert done.code == 0
+    assert "old driver" in done.err
+    assert "NumPy" not in done.err
 
 
 def test_the_version_is_that_of_the_package(invoke: Invoke) -> None:

@@ -6,6 +6,8 @@ understood.
 
 from __future__ import annotations
 
+import warnings
+
 import typer
 
 from fla_conformance import __version__
@@ -30,10 +32,13 @@ for command in (
     promote.promote,
     faults.faults,
 ):
-    app.command()(command)
+    # Its whole first sentence in the list of commands, where click would cut it short.
+    app.command(short_help=(command.__doc__ or "").partition("\n\n")[0])(command)
 add_version(app, lambda: __version__)
 
 
 def main() -> None:
     """Entry point of the installed script."""
+    # Torch says so at its import without numpy, which no command needs.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     app()

@@ -7,6 +7,8 @@ missing, 2 the question itself cannot be understood. ``--version`` alone prints 
 
 from __future__ import annotations
 
+import warnings
+
 import typer
 
 import fla_core
@@ -34,10 +36,13 @@ for command in (
     tune.tune,
     new_plugin.new_plugin,
 ):
-    app.command()(command)
+    # Its whole first sentence in the list of commands, where click would cut it short.
+    app.command(short_help=(command.__doc__ or "").partition("\n\n")[0])(command)
 add_version(app, lambda: fla_core.__version__)
 
 
 def main() -> None:
     """Entry point of the installed script."""
+    # Torch says so at its import without numpy, which no command needs.
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")
     app()

@@ -41,7 +41,9 @@ def bench(
     shape: Annotated[
         list[str] | None, typer.Option(help="B,T,H,K,V or B,T,H,HV,K,V; repeats.")
     ] = None,
-    varlen: Annotated[int, typer.Option(help="Pack the tokens as that many sequences.")] = 0,
+    varlen: Annotated[
+        int, typer.Option(help="Pack the tokens as that many sequences; 0 packs nothing.")
+    ] = 0,
     direction: Annotated[
         list[str] | None, typer.Option(help="fwd or both (with backward); repeats; all.")
     ] = None,

@@ -35,9 +35,7 @@ def tune(
         list[str] | None, typer.Option(help="K,V to tune for, of those the plugin has; repeats.")
     ] = None,
     budget: Annotated[float, typer.Option(help="Seconds for the whole search.")] = 600.0,
-    workers: Annotated[
-        int, typer.Option(help="Processes that compile; one a core by default.")
-    ] = 0,
+    workers: Annotated[int, typer.Option(help="Processes that compile; 0 is one a core.")] = 0,
     out: Annotated[
         Path | None, typer.Option(help="Write here; where the plugin looks by default.")
     ] = None,
