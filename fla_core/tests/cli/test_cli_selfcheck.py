@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from command_line import Invoke, Site, card
 from fakes import domain, implementation, plugin
 from fla_core.cli._select import public_matching
 from fla_core.cli.calls.check import CASES, Check, _judge
+from fla_core.cli.selfcheck import _show
 from fla_core.contracts import CONTRACTS, public_names
 from fla_core.dispatch.policy import parse
 from fla_core.plugins.record import PluginRecord
@@ -172,8 +174,85 @@ def test_globs_are_those_of_policies(glob: str, names: list[str]) -> None:
 def test_text(invoke: Invoke) -> None:
     result = invoke("selfcheck", "--op", "chunk_gla", "--K", "16", "--backend", "scaled")
     assert result.exit_code == 1
-    for text in ("Self-check on cpu bf16", "scaled:gla#chunk", "bound", "2 fail"):
+    for text in ("Self-check on cpu bf16", "scaled:gla#chunk", " of 4 ", "2 fail"):
         assert text in result.stdout
+
+
+def shown(capsys: pytest.CaptureFixture[str], checks: list[Check]) -> list[str]:
+    """Lines of the text."""
+    _show(checks, "cpu bf16")
+    return capsys.readouterr().out.splitlines()
+
+
+def check_of(name: str, case: str, **fields: Any) -> Check:
+    """A check that passed, with the longest names of what may be off."""
+    ran = f"reference:{public_names()[name][0].name}#chunk (lowered: g_gamma, gva)"
+    defaults: dict[str, Any] = {
+        "status": "pass",
+        "planned": ran,
+        "ran": ran,
+        "gradients": True,
+        "errors": {"o": 0.5, "d initial_state": 0.75},
+        "bound": 4.0,
+        "seconds": 12.5,
+    }
+    return Check(name, case, **defaults | fields)
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_check_is_one_line_below_its_implementation(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    checks = [check_of(name, case) for name in public_names() for case in CASES]
+    checks[0].status, checks[0].text = "fail", "off by " + "far " * 50
+    checks[1] = Check(checks[1].operator, "varlen", "refused", text="no plugin")
+    lines = shown(capsys, checks)
+    assert all(len(line) <= columns for line in lines if line != checks[0].text)
+    assert not any(line.endswith(" ") for line in lines if line.startswith(" "))
+    below = dict[str, list[list[str]]]()
+    for line in lines:
+        if line and not line.startswith(" "):
+            rows = below.setdefault(line, [])
+        elif line:
+            rows.append(re.split("  +", line.strip()))
+    last = ["0.75 of 4", "d initial_state", *["12.50"] * (columns == 200)]
+    for check in checks:
+        row = [check.operator, check.case, check.status, *(last if check.errors else [])]
+        assert row in below[check.ran or "no implementation"]
+    assert sum(map(len, below.values())) == 1 + len(checks)  # the headers
+    assert lines[lines.index(f"fail {checks[0].operator} dense") + 1] == checks[0].text
+    assert lines[lines.index(f"refused {checks[1].operator} varlen") + 1] == "no plugin"
+
+
+def test_a_narrow_terminal_gets_a_block_for_each_check(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    name = "fused_recurrent_gla"
+    lines = shown(capsys, [check_of(name, "dense", ran="acme:gla#loop")])
+    assert all(len(line) <= 30 for line in lines)
+    first = lines.index("acme:gla#loop")
+    found = [line.split(maxsplit=1) for line in lines[first + 2 : first + 7]]
+    assert lines[first + 1] == f"  {name}"
+    assert [[label, text.strip()] for label, text in found] == [
+        ["case", "dense"],
+        ["result", "pass"],
+        ["error", "0.75 of 4"],
+        ["worst", "d initial_state"],
+        ["seconds", "12.50"],
+    ]
+
+
+def test_forward_only_is_said_with_the_implementation(capsys: pytest.CaptureFixture[str]) -> None:
+    checks = [
+        check_of("chunk_gla", "dense", ran="a:gla#x"),
+        check_of("chunk_gla", "varlen", ran="a:gla#x", gradients=False),
+        Check("chunk_kda", "dense", "error", planned="a:kda#x", text="RuntimeError: no"),
+    ]
+    lines = shown(capsys, checks)
+    names = [line for line in lines if line.startswith("a:")]
+    assert names == ["a:gla#x", "a:gla#x, forward only", "a:kda#x"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -68,6 +68,41 @@ def table(to: Console, headers: Sequence[str], rows: Iterable[Sequence[str]]) ->
         return
     for line in lines:
         block(to, headers, [cell.plain for cell in line])
+
+
+def grouped(
+    to: Console, headers: Sequence[str], groups: Mapping[str, Sequence[Sequence[str]]], least: int
+) -> None:
+    """Print rows of one line each below the heading of their group, aligned across the groups.
+
+    Where the terminal is too narrow, the last columns are left out, down to the ``least`` first;
+    where even these do not fit, each row is a block with all of its cells.
+    """
+    from rich.text import Text
+
+    rows = [row for group in groups.values() for row in group]
+    widths = [max(map(len, column)) + 2 for column in zip(headers, *rows, strict=True)]
+    shown = len(headers)
+    while shown > least and sum(widths[:shown]) > to.width:
+        shown -= 1
+    fits = sum(widths[:shown]) <= to.width  # two of them before the row, none after it
+
+    def line(cells: Sequence[str], style: str = "") -> None:
+        padded = Text("  ", style=style)
+        for cell, width in zip(cells[:shown], widths, strict=False):
+            padded.append_text(styled(cell)).append(" " * (width - len(cell)))
+        padded.rstrip()
+        to.print(padded)
+
+    if fits:
+        line(headers, "dim")
+    for name, group in groups.items():
+        heading(to, name)
+        for row in group:
+            if fits:
+                line(row)
+            else:
+                block(to, headers, row, indent=2)
 
 
 def block(to: Console, headers: Sequence[str], row: Sequence[str], indent: int = 0) -> None:

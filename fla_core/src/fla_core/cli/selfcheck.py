@@ -9,7 +9,7 @@ JSON: ``ok``, ``device``, ``dtype``, ``policy`` and ``checks``, a list of ``oper
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -59,7 +59,7 @@ def selfcheck(
         raise typer.Exit(1)
 
 
-_HEADERS = ("operator", "case", "result", "implementation", "error", "bound", "worst", "seconds")
+_HEADERS = ("operator", "case", "result", "error", "worst", "seconds")
 
 
 def _show(checks: list[Check], where: str) -> None:
@@ -69,7 +69,10 @@ def _show(checks: list[Check], where: str) -> None:
         "error: distance from the float64 definition, 1 being what rounding the inputs does to it",
         style="dim",
     )
-    _view.table(to, _HEADERS, [_row(check) for check in checks])
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for check in checks:
+        groups.setdefault(_group(check), []).append(_row(check))
+    _view.grouped(to, _HEADERS, groups, least=4)
     for check in checks:
         if check.status != "pass":
             to.print()
@@ -80,17 +83,23 @@ def _show(checks: list[Check], where: str) -> None:
     to.print(", ".join(f"{n} {status}" for status, n in counts.items() if n) or "nothing to check")
 
 
-def _row(check: Check) -> tuple[Any, ...]:
-    ran = check.status in ("pass", "fail")
-    case = check.case if check.gradients or not ran else f"{check.case}, forward only"
+def _ended(check: Check) -> bool:
+    return check.status in ("pass", "fail")
+
+
+def _group(check: Check) -> str:
+    """The implementation that ran, or was to run, and whether only forwards."""
+    name = check.ran or check.planned or "no implementation"
+    return f"{name}, forward only" if _ended(check) and not check.gradients else name
+
+
+def _row(check: Check) -> tuple[str, ...]:
     worst = check.worst
     return (
         check.operator,
-        case,
+        check.case,
         check.status,
-        check.ran or check.planned,
-        f"{check.errors[worst]:.2f}" if worst else "",
-        f"{check.bound:g}" if worst else "",
+        f"{check.errors[worst]:.2f} of {check.bound:g}" if worst else "",
         worst,
-        f"{check.seconds:.2f}" if ran else "",
+        f"{check.seconds:.2f}" if _ended(check) else "",
     )
