@@ -39,6 +39,16 @@ def test_only_of_numpy_may_torch_not_warn(site: Site) -> None:
     assert "NumPy" not in done.err
 
 
+def test_a_toolkit_without_a_gpu_is_not_worth_a_word(site: Site) -> None:
+    logged = "\nimport logging\nlog = logging.getLogger('torch.utils.cpp_extension').warning"
+    texts = "log('No CUDA runtime is found, using CUDA_HOME=%r', 'x')\nlog('no compiler')"
+    site.stub_torch(f"{STUB}{logged}\n{texts}\n")
+    done = site.run("explain", "chunk_kda")
+    assert done.code == 0
+    assert "no compiler" in done.err
+    assert "CUDA" not in done.err
+
+
 def test_the_version_is_that_of_the_package(invoke: Invoke) -> None:
     result = invoke("--version")
     assert result.exit_code == 0

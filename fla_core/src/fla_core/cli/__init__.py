@@ -7,6 +7,7 @@ missing, 2 the question itself cannot be understood. ``--version`` alone prints 
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 import typer
@@ -45,4 +46,8 @@ def main() -> None:
     """Entry point of the installed script."""
     # Torch says so at its import without numpy, which no command needs.
     warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+    # Its benchmark timer loads its builder of extensions, which says so where there is a toolkit
+    # without a GPU.
+    builder = logging.getLogger("torch.utils.cpp_extension")
+    builder.addFilter(lambda record: "No CUDA runtime is found" not in str(record.msg))
     app()
