@@ -444,7 +444,10 @@ def across_segments(
             exact = state_s.load(STORED).to(gl.float32)
             dexact = dstate_s.load(STORED).to(gl.float32)
             if HAS_START or HAS_DLAST:
-                down = gl.arange(0, 64, layout=gl.SliceLayout(1, STORED))
+                # Plus a zero that the compiler does not know: else addresses of all tiles of V are
+                # formed before the first, and spill.
+                again = (T >> 31) * (step + 1)
+                down = gl.arange(0, 64, layout=gl.SliceLayout(1, STORED)) + again
                 right = gl.arange(0, 64, layout=gl.SliceLayout(0, STORED))
                 outer = (n.to(gl.int64) * H + h) * (K * V) + row * V + step * 64
                 places = outer + down[:, None] * V + right[None, :]
