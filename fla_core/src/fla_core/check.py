@@ -88,6 +88,13 @@ def check_flags(operator: str, names: Sequence[str], flags: Sequence[object]) ->
             raise DtypeError(operator, SWITCHES.get(name, name), "True or False", kind_of(flag))
 
 
+def switch(operator: str, name: str, flag: object) -> bool:
+    """One checked switch as a bool, for a caller that has to know before the others are checked."""
+    if flag is not True and flag is not False:
+        check_flags(operator, (name,), (flag,))
+    return bool(flag)
+
+
 def kind_of(value: object) -> str:
     """A value of the wrong kind, in a few words."""
     if isinstance(value, Tensor):

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from op_bad_calls import DELTA, DENSE, GDN, GLA, GLA_PACKED, KDA, ROWS, STATE, Row
+from op_bad_calls import DELTA, DENSE, GDN, GLA, GLA_PACKED, KDA, KDA_RECURRENT, ROWS, STATE, Row
 from op_cases import Case, keywords, make_inputs
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fla_core import ops
+from fla_core.contracts import public_names
 from fla_core.errors import ContractError, DtypeError, UnsupportedError
 
 #: For every contract a call with every argument, which is then spoilt.
@@ -327,6 +330,81 @@ def test_switches_that_are_no_bools(flag: Any) -> None:
         with pytest.raises(DtypeError, match="True or False") as caught:
             call()
         assert caught.value.argument == name
+
+
+ARRAYS = [[True, False], [True], []]
+"""Of the first and the last torch and numpy do not know whether they are true."""
+
+
+PAIR = {"initial_state": (None, None), "normalize": True}
+"""A state that linear attention has only where it is normalised."""
+
+
+def as_tensor(values: list[bool]) -> Any:
+    return torch.tensor(values)
+
+
+def as_array(values: list[bool]) -> Any:
+    return pytest.importorskip("numpy").array(values)
+
+
+def switches() -> Iterator[Any]:
+    """Every switch of every public operator."""
+    for name in public_names():
+        known = inspect.signature(getattr(ops, name)).parameters
+        for switch, parameter in known.items():
+            # Without a pool, whose tests have it, its check is not read.
+            if isinstance(parameter.default, bool) and switch != "check_state_indices":
+                yield pytest.param(name, switch, id=f"{name}-{switch}")
+        if "kwargs" in known:
+            yield pytest.param(name, "transpose_state_layout", id=f"{name}-transpose_state_layout")
+
+
+@pytest.mark.parametrize("kind", [as_tensor, as_array])
+@pytest.mark.parametrize("values", ARRAYS, ids=repr)
+@pytest.mark.parametrize(("name", "switch"), list(switches()))
+def test_no_array_is_a_switch(
+    name: str, switch: str, values: list[bool], kind: Callable[[list[bool]], Any]
+) -> None:
+    q = torch.ones(1, 3, 1, 4)
+    given: dict[str, Any] = {"layer_idx": 1, "num_layers": 2, "beta": torch.ones(1, 3, 1)}
+    known = inspect.signature(getattr(ops, name)).parameters
+    required = {n: given.get(n, q) for n, p in known.items() if p.default is p.empty}
+    required.pop("kwargs", None)
+    for more in ({}, {"lower_bound": -1.0} if "lower_bound" in known else PAIR):
+        if more == PAIR and "normalize" not in known:
+            continue
+        with pytest.raises(DtypeError, match="True or False") as caught:
+            getattr(ops, name)(**required | more | {switch: kind(values)})
+        assert caught.value.argument == switch
+        assert caught.value.got.startswith(("a tensor", "ndarray array(["))
+
+
+def test_the_switches_that_are_held_against_each_other_are_bools() -> None:
+    q, both = torch.ones(1, 3, 1, 4), torch.tensor([True, False])
+    kda = partial(ops.chunk_kda, q, q, q, -q, q[..., 0])
+    graph = {"use_graph": True, "cu_seqlens": torch.tensor([0, 3])}
+    for name, beside in (
+        ("disable_recompute", graph),
+        ("return_intermediate_states", {"disable_recompute": True}),
+        ("state_v_first", {"transpose_state_layout": True}),
+    ):
+        with pytest.raises(DtypeError, match="True or False") as caught:
+            kda(**beside, **{name: both})
+        assert caught.value.argument == name
+
+
+@pytest.mark.parametrize("off", [0, "numpy"], ids=str)
+def test_what_is_false_leaves_the_call_as_it_is(off: Any) -> None:
+    off = pytest.importorskip("numpy").False_ if off == "numpy" else off
+    call = keywords(KDA, make_inputs(KDA))
+    names = ("safe_gate", "disable_recompute", "use_graph", "use_gate_in_kernel")
+    want = ops.chunk_kda(**call)
+    got = ops.chunk_kda(**call, **dict.fromkeys(names, off))
+    assert torch.equal(got[0], want[0])
+    call = keywords(KDA_RECURRENT, make_inputs(KDA_RECURRENT))
+    got = ops.fused_recurrent_kda(**call, inplace_final_state=off)
+    assert torch.equal(got[0], ops.fused_recurrent_kda(**call)[0])
 
 
 def test_numpy_bools_are_switches() -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
-from fla_core.check import as_float, kind_of
+from fla_core.check import as_float, check_flags, kind_of, switch
 from fla_core.errors import ContractError, DtypeError, RemovedKeywordError, UnsupportedError
 
 
@@ -33,8 +33,9 @@ def leftover(
         raise RemovedKeywordError(title, "head_first", expected, repr(kwargs["head_first"]))
     rest = dict(kwargs)
     if "transpose_state_layout" in rest:
-        renamed = bool(rest.pop("transpose_state_layout"))
-        if state_v_first:
+        name = "transpose_state_layout"
+        renamed = switch(title, name, rest.pop(name))
+        if switch(title, "state_v_first", state_v_first):
             expected = "state_v_first or its old name transpose_state_layout, not both"
             raise ContractError(title, "transpose_state_layout", expected, "both")
         if not torch.compiler.is_compiling():
@@ -127,9 +128,12 @@ def check_lower_bound(title: str, bound: float | None, in_kernel: bool, safe: bo
 
 def gate_hints(title: str, hints: Hints, safe_gate: bool, keep: bool, states: bool) -> Hints:
     """Hints with what a caller says of gates and intermediates; states need no kept ones."""
+    if type(safe_gate) is not bool or type(keep) is not bool or type(states) is not bool:
+        names = ("safe_gate", "disable_recompute", "states")
+        check_flags(title, names, (safe_gate, keep, states))
     if states and keep:
         expected = "False beside return_intermediate_states=True"
         raise ContractError(title, "disable_recompute", expected, "True")
     if safe_gate or keep:
-        hints = replace(hints, safe_gate=safe_gate, recompute=not keep)
+        hints = replace(hints, safe_gate=bool(safe_gate), recompute=not keep)
     return hints

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import is_compiling
 
+from fla_core.check import switch
 from fla_core.dtypes import wide
 from fla_core.errors import ContractError
 
@@ -32,8 +33,8 @@ def kept_with(q: Tensor, cached: Any) -> Callable[..., Tensor]:
 
 
 def refuse_packed_attentions(title: str, output_attentions: bool, cu_seqlens: object) -> None:
-    """Attention weights are those of one sequence a row."""
-    if output_attentions and cu_seqlens is not None:
+    """Check the switch: attention weights are those of one sequence a row."""
+    if switch(title, "output_attentions", output_attentions) and cu_seqlens is not None:
         expected = "output_attentions=False with cu_seqlens: there is no one matrix to return"
         raise ContractError(title, "output_attentions", expected, "True")
 

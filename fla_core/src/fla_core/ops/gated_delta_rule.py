@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
+from fla_core.check import switch
 from fla_core.dtypes import wide
 from fla_core.errors import DtypeError
 from fla_core.invoke import invoke
@@ -202,7 +203,14 @@ def fused_recurrent_gated_delta_rule(
         allow_neg_eigval,
         state_v_first,
     )
-    if ssm_state_indices is not None or num_accepted_tokens is not None or inplace_final_state:
+    if (
+        ssm_state_indices is not None
+        or num_accepted_tokens is not None
+        or (
+            inplace_final_state is not False
+            and switch(_RECURRENT.title, "inplace_final_state", inplace_final_state)
+        )
+    ):
         given = ssm_state_indices, num_accepted_tokens, inplace_final_state, check_state_indices
         asked = Asked(scale, cu_seqlens, backend, (), *given)
         return invoke_pooled(_RECURRENT, tensors, flags, asked)

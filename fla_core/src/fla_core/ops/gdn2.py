@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
+from fla_core.check import switch
 from fla_core.dtypes import wide
 from fla_core.invoke import invoke
 from fla_core.ops._keywords import (
@@ -115,7 +116,7 @@ def chunk_gdn2(
         state_v_first = leftover(_CHUNK.title, chunk_gdn2, kwargs, state_v_first)
     no_context_parallel(_CHUNK.title, cp_context)
     hints = NO_HINTS if chunk_size is None else chunk_hint(_CHUNK.title, chunk_size, _CHUNK_SIZES)
-    if safe_gate or disable_recompute:
+    if safe_gate is not False or disable_recompute is not False:
         keep, states = disable_recompute, return_intermediate_states
         hints = gate_hints(_CHUNK.title, hints, safe_gate, keep, states)
     outputs = invoke(
@@ -125,7 +126,7 @@ def chunk_gdn2(
             output_final_state,
             use_qk_l2norm_in_kernel,
             use_gate_in_kernel,
-            use_gate_in_kernel and lower_bound is not None,
+            lower_bound is not None and use_gate_in_kernel,
             return_intermediate_states,
             state_v_first,
         ),
@@ -181,11 +182,18 @@ def fused_recurrent_gdn2(
         output_final_state,
         use_qk_l2norm_in_kernel,
         use_gate_in_kernel,
-        use_gate_in_kernel and lower_bound is not None,
+        lower_bound is not None and use_gate_in_kernel,
         False,
         state_v_first,
     )
-    if ssm_state_indices is not None or num_accepted_tokens is not None or inplace_final_state:
+    if (
+        ssm_state_indices is not None
+        or num_accepted_tokens is not None
+        or (
+            inplace_final_state is not False
+            and switch(_RECURRENT.title, "inplace_final_state", inplace_final_state)
+        )
+    ):
         given = ssm_state_indices, num_accepted_tokens, inplace_final_state, check_state_indices
         asked = Asked(scale, cu_seqlens, backend, (lower_bound,), *given)
         return invoke_pooled(_RECURRENT, tensors, flags, asked)

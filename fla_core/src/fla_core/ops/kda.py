@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
-from fla_core.check import check_cu_seqlens
+from fla_core.check import check_cu_seqlens, switch
 from fla_core.errors import ContractError, DtypeError
 from fla_core.invoke import invoke
 from fla_core.lowerings import log_decay
@@ -126,10 +126,11 @@ def chunk_kda(
     if kwargs:
         state_v_first = leftover(_CHUNK.title, chunk_kda, kwargs, state_v_first)
     no_context_parallel(_CHUNK.title, cp_context)
-    if use_graph or max_num_seqs is not None:
+    graph = use_graph is not False and switch(_CHUNK.title, "use_graph", use_graph)
+    if graph or max_num_seqs is not None:
         _check_graph_mode(cu_seqlens, max_num_seqs, disable_recompute)
     hints = NO_HINTS if chunk_size is None else chunk_hint(_CHUNK.title, chunk_size, _CHUNK_SIZES)
-    if safe_gate or disable_recompute:
+    if safe_gate is not False or disable_recompute is not False:
         keep, states = disable_recompute, return_intermediate_states
         hints = gate_hints(_CHUNK.title, hints, safe_gate, keep, states)
     outputs = invoke(
@@ -139,7 +140,7 @@ def chunk_kda(
             output_final_state,
             use_qk_l2norm_in_kernel,
             use_gate_in_kernel,
-            use_gate_in_kernel and lower_bound is not None,
+            lower_bound is not None and use_gate_in_kernel,
             use_beta_sigmoid_in_kernel,
             allow_neg_eigval,
             return_intermediate_states,
@@ -199,13 +200,20 @@ def fused_recurrent_kda(
         output_final_state,
         use_qk_l2norm_in_kernel,
         use_gate_in_kernel,
-        use_gate_in_kernel and lower_bound is not None,
+        lower_bound is not None and use_gate_in_kernel,
         use_beta_sigmoid_in_kernel,
         allow_neg_eigval,
         False,
         state_v_first,
     )
-    if ssm_state_indices is not None or num_accepted_tokens is not None or inplace_final_state:
+    if (
+        ssm_state_indices is not None
+        or num_accepted_tokens is not None
+        or (
+            inplace_final_state is not False
+            and switch(_RECURRENT.title, "inplace_final_state", inplace_final_state)
+        )
+    ):
         given = ssm_state_indices, num_accepted_tokens, inplace_final_state, check_state_indices
         asked = Asked(scale, cu_seqlens, backend, (lower_bound,), *given)
         return invoke_pooled(_RECURRENT, tensors, flags, asked)
@@ -234,7 +242,7 @@ def _check_graph_mode(
         not isinstance(max_num_seqs, int) or isinstance(max_num_seqs, bool)
     ):
         raise DtypeError(title, "max_num_seqs", "an int or None", repr(max_num_seqs))
-    if disable_recompute:
+    if switch(title, "disable_recompute", disable_recompute):
         raise ContractError(title, "disable_recompute", "False under use_graph=True", "True")
     entries = cu_seqlens.shape[0]
     if max_num_seqs is not None and entries != max_num_seqs + 1:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fla_core.check import switch
 from fla_core.errors import ContractError
 from fla_core.invoke import invoke
 from fla_core.ops._shared import pair
@@ -146,7 +147,7 @@ def _split(
 ) -> tuple[Tensor | None, Tensor | None]:
     if not isinstance(initial_state, (tuple, list)):
         return initial_state, None
-    if not normalize:
+    if not switch(title, "normalize", normalize):
         expected, got = "one tensor [N, H, K, V] with normalize=False", "a tuple"
         raise ContractError(title, "initial_state", expected, got)
     if len(initial_state) != 2:
