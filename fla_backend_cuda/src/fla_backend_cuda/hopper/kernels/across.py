@@ -479,7 +479,8 @@ def across_segments(
     if g.dtype.element_ty == gl.float32:
         gates = gates_s.load(WALKED)
     else:
-        gates = from_left_s.load(WALKED)
+        # Where q has another dtype of 16 bits, its tile holds the bits of gates as they are.
+        gates = from_left_s._reinterpret(g.dtype.element_ty, [64, 64], matrix).load(WALKED)
     _walk(from_q_s, from_left_s, to_k_s, gates, strength.to(gl.float32), totals_s, dtype)
     _between(totals_s, before_s, behind_s, middle_s, quarter_s, total_s)
     before = _decays(before_s)
