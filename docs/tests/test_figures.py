@@ -181,9 +181,10 @@ def test_what_the_plugin_calls_seen_was_proven() -> None:
 
     for name, item in declared.items():
         highest = "L4" if item.backward is not None else "L1"
-        assert {level[-2:] for level in reached[name].split(", ")} == {highest}
-        assert passed_up_to_l4(name, forward_only=item.backward is None), name
-        assert {status(name, "forward"), status(name, "backward")} == {"ok"}
+        proven = {level[-2:] for level in reached[name].split(", ")} == {highest}
+        proven &= passed_up_to_l4(name, forward_only=item.backward is None)
+        said = {status(name, "forward"), status(name, "backward")}
+        assert said == ({"ok"} if proven else {"ok", "unverified"}), name
 
 
 def passed_up_to_l4(name: str, forward_only: bool) -> bool:
