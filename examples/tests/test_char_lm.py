@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,7 +158,7 @@ def test_a_whole_run(
     shown = capsys.readouterr().out
     for expected in ("unigram entropy", "held-out loss", "tokens/s", "reference:", "prefill"):
         assert expected in shown
-    assert "policy: 'reference', from fla_core.use()" in shown
+    assert re.search(r"^policy +'reference', from fla_core.use\(\)", shown, re.MULTILINE)
     assert (out / f"{mixer}-loss.png").read_bytes().startswith(b"\x89PNG")
     prompt = (SENTENCE * 2)[: char_lm.PROMPT]
     sample = (out / f"{mixer}-sample.txt").read_text(encoding="utf-8")

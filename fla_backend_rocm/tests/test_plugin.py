@@ -129,7 +129,7 @@ def test_chips_without_a_plan_are_refused(machine: Any, monkeypatch: pytest.Monk
     installed = {"torch": "2.11.0", "triton": "3.6.0"}
     decision = placed(monkeypatch, plugin, "kda", "cuda:0", installed)
     assert decision.chosen == "reference:kda#chunk"
-    assert f"arch=gfx1030, wants {'|'.join(AMD)}" in decision.render()
+    assert f"arch=gfx1030, wants {' | '.join(AMD)}" in decision.render()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
