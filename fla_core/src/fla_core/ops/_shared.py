@@ -39,6 +39,13 @@ def refuse_packed_attentions(title: str, output_attentions: bool, cu_seqlens: ob
         raise ContractError(title, "output_attentions", expected, "True")
 
 
+def asks_for_a_pool(title: str, indices: object, accepted: object, inplace: object) -> bool:
+    """Whether a recurrent call's states lie in a pool: any of its arguments for one is given."""
+    if indices is not None or accepted is not None:
+        return True
+    return inplace is not False and switch(title, "inplace_final_state", inplace)
+
+
 def attention_weights(q: Tensor, k: Tensor, g: Tensor | None, scale: float | None) -> Tensor:
     """Return ``A[b, h, t, s] = scale q_t.k_s exp(sum g over s+1..t)`` for s <= t, zero elsewhere.
 

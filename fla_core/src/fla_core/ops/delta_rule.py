@@ -11,11 +11,10 @@ from typing import Any
 from torch import Tensor
 
 from fla_core.call import NO_HINTS
-from fla_core.check import switch
 from fla_core.errors import DtypeError, UnsupportedError
 from fla_core.invoke import invoke
 from fla_core.ops._keywords import chunk_hint, leftover
-from fla_core.ops._shared import Result, pair
+from fla_core.ops._shared import Result, asks_for_a_pool, pair
 from fla_core.pooled import Asked, invoke_pooled
 from fla_core.prepare import Operator, operator
 
@@ -136,15 +135,9 @@ def fused_recurrent_delta_rule(
     """
     tensors = (q, k, v, beta, initial_state)
     flags = (output_final_state, use_qk_l2norm_in_kernel)
-    if (
-        ssm_state_indices is not None
-        or num_accepted_tokens is not None
-        or (
-            inplace_final_state is not False
-            and switch(_RECURRENT.title, "inplace_final_state", inplace_final_state)
-        )
-    ):
-        given = ssm_state_indices, num_accepted_tokens, inplace_final_state, check_state_indices
+    pooled = ssm_state_indices, num_accepted_tokens, inplace_final_state
+    if asks_for_a_pool(_RECURRENT.title, *pooled):
+        given = *pooled, check_state_indices
         asked = Asked(scale, cu_seqlens, backend, (), *given)
         return invoke_pooled(_RECURRENT, tensors, flags, asked)
     return pair(

@@ -12,7 +12,6 @@ from typing import Any
 from torch import Tensor
 
 from fla_core.call import NO_HINTS, Hints
-from fla_core.check import switch
 from fla_core.dtypes import wide
 from fla_core.invoke import invoke
 from fla_core.ops._keywords import (
@@ -23,7 +22,7 @@ from fla_core.ops._keywords import (
     leftover,
     no_context_parallel,
 )
-from fla_core.ops._shared import Result
+from fla_core.ops._shared import Result, asks_for_a_pool
 from fla_core.pooled import Asked, invoke_pooled
 from fla_core.prepare import Operator, operator
 
@@ -186,15 +185,9 @@ def fused_recurrent_gdn2(
         False,
         state_v_first,
     )
-    if (
-        ssm_state_indices is not None
-        or num_accepted_tokens is not None
-        or (
-            inplace_final_state is not False
-            and switch(_RECURRENT.title, "inplace_final_state", inplace_final_state)
-        )
-    ):
-        given = ssm_state_indices, num_accepted_tokens, inplace_final_state, check_state_indices
+    pooled = ssm_state_indices, num_accepted_tokens, inplace_final_state
+    if asks_for_a_pool(_RECURRENT.title, *pooled):
+        given = *pooled, check_state_indices
         asked = Asked(scale, cu_seqlens, backend, (lower_bound,), *given)
         return invoke_pooled(_RECURRENT, tensors, flags, asked)
     outputs = invoke(
