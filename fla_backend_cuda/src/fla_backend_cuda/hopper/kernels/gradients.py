@@ -15,7 +15,7 @@ dS of each chunk and S of every second; k and v_new of every second chunk again,
 tile of K. Flops: 7 K V + 8 K C. On an H200 0.41 ms at B2 T8192 H16 K = V = 128 with gates, where
 the portable kernel takes 0.75; of raw q and k 0.43, where passes before and after took 0.16. Those
 are of a form that spilled 328 bytes a thread and had 28 barriers with gates, 30 with raw q and k;
-this one spills 8 and 32 and has 12 and 15.
+this one spills 8 and 32 and has 12 and 15, and whole calls take 0.10 ms less.
 """
 
 # ruff: noqa: C901
