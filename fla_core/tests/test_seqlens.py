@@ -38,6 +38,12 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return noted
 
 
+def test_boundaries_that_are_a_lazy_minus_are_written_out() -> None:
+    boundaries = torch._neg_view(torch.tensor([0, -3, -8]))
+    assert not SeqLens(boundaries).device.is_neg()
+    assert SeqLens(boundaries).bounds == (0, 3, 8)
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_a_table_is_cast_on_the_host_and_copied_without_waiting(
     dtype: torch.dtype, copies: list[tuple[Any, ...]]

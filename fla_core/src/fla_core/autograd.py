@@ -75,13 +75,20 @@ class _Node(torch.autograd.Function):
             return (None,) * (2 + inputs)
         prepared = ctx.prepared
         plan = prepared.plan
+        lazy = False
         for grad in grads:
-            if grad is not None and (_is_batched(grad) or _was_batched(grad)):
+            if grad is None:
+                continue
+            if _is_batched(grad) or _was_batched(grad):
                 raise UnsupportedError(
                     plan.decision.operator,
                     "a batch of gradients (is_grads_batched, vectorize, vmap)",
                     "torch.autograd.grad once for each",
                 )
+            lazy = lazy or grad.is_neg()
+        if lazy:
+            # That of an imaginary part may be a minus which is in no memory that a kernel reads.
+            grads = tuple(None if grad is None else grad.resolve_neg() for grad in grads)
         refuse_another_maker(plan, saved[-1])
         call = ctx.bare.holding(dict(zip(prepared.inputs, saved[:inputs], strict=True)))
         call.memo = prepared.memo

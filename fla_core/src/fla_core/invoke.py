@@ -26,7 +26,7 @@ from fla_core.autograd import (
     without_autocast,
 )
 from fla_core.call import NO_HINTS, Call, Hints
-from fla_core.check import check_flags, check_memory, check_scale
+from fla_core.check import check_flags, check_memory, check_scale, check_sign
 from fla_core.dispatch import policy_text
 from fla_core.errors import DtypeError
 from fla_core.execute import run_forward
@@ -175,7 +175,9 @@ def _prepare(
     operator.check_modes(named, on, options, hints)
     for name, tensor in named.items():
         if isinstance(tensor, Tensor):
-            check_memory(operator.title, operator.aliases.get(name, name), tensor)
+            shown = operator.aliases.get(name, name)
+            check_memory(operator.title, shown, tensor)
+            check_sign(operator.title, shown, tensor)
     prepared = prepare(operator, named, on, cu_seqlens, policy, needs)
     prepared.options = dict(zip(operator.contract.options, options, strict=True))
     if prepared.device is not None:

@@ -27,7 +27,7 @@ from fla_core.autograd import (
     without_autocast,
 )
 from fla_core.call import NO_HINTS, Call
-from fla_core.check import check_flags, check_memory, check_scale
+from fla_core.check import check_flags, check_memory, check_scale, check_sign
 from fla_core.dispatch import policy_text
 from fla_core.errors import ContractError, DtypeError, ImplementationError, UnsupportedError
 from fla_core.execute import contiguous
@@ -211,6 +211,7 @@ def _refuse(title: str, tensors: Mapping[str, Tensor | None]) -> None:
             raise UnsupportedError(title, what, "tensors with data")
         if tensor is not None:
             check_memory(title, name, tensor)
+            check_sign(title, name, tensor)
         if tensor is not None and tensor.requires_grad and torch.is_grad_enabled():
             expected = "no gradients beside ssm_state_indices (torch.no_grad or inference_mode)"
             raise ContractError(title, name, expected, f"{name} requires gradients")

@@ -29,7 +29,8 @@ class SeqLens:
     __slots__ = ("_bounds", "_copies", "_longest", "_tables", "checked_length", "count", "device")
 
     def __init__(self, device: Tensor, bounds: tuple[int, ...] | None = None) -> None:
-        self.device = device.contiguous()  # kernels walk it: a column of a table would mislead them
+        # Kernels walk it: a column of a table, or a minus not in memory, would mislead them.
+        self.device = device.contiguous().resolve_neg()
         self.count = device.shape[0] - 1
         self.checked_length = -1
         self._bounds = bounds

@@ -15,8 +15,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
+from fakes import domain, implementation, plugin
 from fla_core import ops
 from fla_core.dispatch import use
+from fla_core.dispatch.runtime import sandbox
 from fla_core.errors import FlaError, UnsupportedError
 
 STATE = ("initial_state",)
@@ -391,6 +393,32 @@ def test_incoming_gradients_may_have_any_strides(case: Case) -> None:
         got = evaluate(public_call, case, inputs, weights=weights)
         for name in want:
             torch.testing.assert_close(got[name], want[name], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_an_incoming_gradient_that_is_a_lazy_minus_is_written_out(strided: bool) -> None:
+    """As is that of an imaginary part behind a conjugation: kernels would read it without minus."""
+    seen: list[Tensor] = []
+
+    def backward(call: Any, residuals: Any, grads: Any, needs: Any) -> dict[str, Tensor]:
+        seen.extend(grads)
+        return {name: torch.zeros_like(call.tensors[name]) for name in needs}
+
+    made = implementation(
+        "simple_gla",
+        forward=lambda call, save: ((call.v.clone(),), ()),
+        backward=backward,
+        domain=domain("g"),
+        strided=strided,
+    )
+    x, weight = torch.ones(1, 3, 1, 4), torch.randn(1, 3, 1, 4, dtype=torch.complex64)
+    x.requires_grad_()
+    with sandbox(plugin("acme", made, targets=("cpu",))):
+        o, _ = ops.chunk_simple_gla(x, x, x, output_final_state=False)
+        (torch.complex(torch.zeros_like(o), o).conj() * weight).real.sum().backward()
+    (grad,) = seen
+    assert not grad.is_neg()
+    torch.testing.assert_close(grad, weight.imag)
 
 
 @every_way

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fakes
 from fla_core import ops
-from fla_core.dispatch.runtime import sandbox
+from fla_core.dispatch.runtime import RUNTIME, sandbox
 from fla_core.errors import ContractError, ImplementationError, UnsupportedError
 from fla_core.plugins.discover import in_memory
 
@@ -317,6 +317,16 @@ def test_what_was_checked_of_a_signature_is_checked_of_another_kind_of_tensor() 
     for pair in ((fake(pool), good), (pool, fake(good))):
         with pytest.raises(UnsupportedError, match="without data"):
             call(*pair)
+
+
+@pytest.mark.parametrize("name", ["initial_state", "ssm_state_indices", "v"])
+def test_a_lazy_minus_is_refused_in_the_first_call_of_a_signature(name: str) -> None:
+    given = {**operands("kda"), "initial_state": new_pool(), **GOOD}
+    given[name] = torch._neg_view(given[name])  # type: ignore[arg-type]
+    RUNTIME.forget_plans()
+    with pytest.raises(ContractError, match="resolve_neg") as caught:
+        ops.fused_recurrent_kda(**given)  # type: ignore[arg-type]
+    assert caught.value.argument == name
 
 
 def test_no_slot_of_none_can_be_named() -> None:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fla_core import ops
 from fla_core.contracts import public_names
+from fla_core.dispatch.runtime import RUNTIME
 from fla_core.errors import ContractError, DtypeError, UnsupportedError
 
 #: For every contract a call with every argument, which is then spoilt.
@@ -141,6 +142,20 @@ def test_a_spoilt_tensor_is_named(contract: str, name: str, fault: str) -> None:
     assert len(str(error)) < 500
     assert isinstance(error, ValueError)
     assert isinstance(error, TypeError) == (kind is DtypeError)
+
+
+@pytest.mark.parametrize(
+    ("contract", "name"), [(c, name) for c, case in FULL.items() for name in case.given]
+)
+def test_a_lazy_minus_is_refused_in_the_first_call_of_a_signature(contract: str, name: str) -> None:
+    case = FULL[contract]
+    shown, bad = spoilt(case, name, lambda x: torch.complex(x, -x).conj().imag)
+    with refused(case, DtypeError) as caught:
+        RUNTIME.forget_plans()
+        getattr(ops, case.op)(**bad)
+    assert caught.value.argument == shown
+    assert "resolve_neg()" in caught.value.expected
+    assert "is_neg()" in caught.value.got
 
 
 @pytest.mark.parametrize(
