@@ -78,6 +78,8 @@ def test_nobody_accepts(invoke: Invoke) -> None:
         (("kda", "--K", "0"), ">= 1"),
         (("kda", "--dtype", "int8"), "int8"),
         (("kda", "--feature", "l2nrm"), "did you mean l2norm?"),
+        (("kda", "--feature", "lower_bound"), "gate beside lower_bound"),
+        (("kda", "--feature", "gate"), "A_log or lower_bound beside gate"),
         (("kda", "--device", "cuda:x"), "a device such as cuda or cuda:1"),
         (("kda", "--device", "nonsense"), "one of cpu, cuda, xpu, npu"),
         (("kda", "--device", "cdua:1"), "'cdua:1' (did you mean cuda"),

@@ -5,16 +5,25 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from op_cases import ALL_OPERATORS, CONTRACT_BY_NAME, Case, make_inputs, public_call
+from op_cases import (
+    ALL_OPERATORS,
+    CONTRACT_BY_NAME,
+    KEYWORDS,
+    Case,
+    make_inputs,
+    public_call,
+)
 
 import fla_core.ops
 from fla_core import explain, ops
 from fla_core.dispatch.runtime import sandbox
+from fla_core.errors import ContractError
 from fla_core.ops import gdn
 
 R = "required"
@@ -249,3 +258,48 @@ def test_explain_takes_what_a_signature_asks_for(name: str, tmp_path: Path) -> N
         said = explain(name, device="cpu", dtype="fp64", gradients=True).to_json()
     for key in ("features", "form", "plan", "dtypes", "gradients"):
         assert said[key] == made[key], key
+
+
+TOGETHER = {
+    "chunk_kda": ("gate", "lower_bound", "A_log", "dt_bias", "beta_sigmoid", "neg_eigval"),
+    "fused_recurrent_gdn": ("g", "gate", "A_log", "beta", "beta_sigmoid", "neg_eigval"),
+    "chunk_gdn2": ("gate", "lower_bound", "A_log", "dt_bias", "states"),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_explain_takes_the_features_that_the_operator_takes(name: str) -> None:
+    """Every subset; but a bound without its gate the operator takes and does not look at."""
+    for chosen in product((False, True), repeat=len(TOGETHER[name])):
+        features = {f for f, on in zip(TOGETHER[name], chosen, strict=True) if on}
+        if "lower_bound" in features and "gate" not in features:
+            with pytest.raises(ContractError, match="gate beside lower_bound"):
+                explain(name, device="cpu", features=features)
+            continue
+        # Of a chunk form g and beta are asked for, as of GDN-2 b and w.
+        args = tuple(n for n in ("g", "gk", "beta", "A_log", "dt_bias") if n in features)
+        args += ("beta",) if name == "chunk_kda" else ()
+        flags = tuple(f for f in features if f in KEYWORDS)
+        bound = -5.0 if "lower_bound" in features else None
+        case = Case(name, args, flags, T=3, lower_bound=bound)
+        called = takes(public_call, case, make_inputs(case))
+        assert takes(explain, name, device="cpu", features=features) == called, features
+
+
+def takes(function: Callable[..., object], *args: Any, **facts: Any) -> bool:
+    try:
+        function(*args, **facts)
+    except ContractError:
+        return False
+    return True
+
+
+def test_explain_refuses_gradients_of_intermediate_states_as_the_operator_does() -> None:
+    assert explain("chunk_kda", device="cpu", features=["states"]).chosen
+    with pytest.raises(ContractError, match="none beside states"):
+        explain("chunk_kda", device="cpu", features=["states"], gradients=True)
+    case = Case("chunk_kda", ("beta",), ("states",), T=3)
+    inputs = make_inputs(case)
+    inputs["v"].requires_grad_()
+    with pytest.raises(ContractError, match="without gradients"):
+        public_call(case, inputs)

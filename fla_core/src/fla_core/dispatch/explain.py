@@ -97,6 +97,8 @@ def explain(
     if "HV" in sizes and sizes["HV"] != sizes.get("H", sizes["HV"]):
         active |= {"gva"}
     dtypes = facts.dtypes(facts.dtype(dtype), active)
+    wanted = facts.gradients(gradients, dtypes)
+    facts.check_together(active, wanted)
     view = CallView(
         contract=contract.name,
         form=form or own_form,
@@ -106,7 +108,7 @@ def explain(
         dtypes=dtypes,
         axes=RUNTIME.contract(contract).axes(tuple(sizes.get(axis) for axis in AXES)),
         features=active,
-        gradients=facts.gradients(gradients, dtypes),
+        gradients=wanted,
     )
     absent = f"arch {arch} is given" if arch else _absence(target)
     policy = policy_text(backend)
@@ -174,6 +176,30 @@ class _Facts:
         if "varlen" not in active and None not in (rows, sequences) and rows != sequences:
             expected = f"{rows}, the rows of a dense batch, or the feature varlen"
             raise self._error("N", expected, str(sequences))
+
+    def check_together(self, active: frozenset[str], gradients: frozenset[str]) -> None:
+        """Check that some call could have these features, as the public operators do.
+
+        What a lowering takes along is of no effect without its first feature; and that changes an
+        argument, which then has to be there.
+        """
+        for lowering in self.contract.lowerings:
+            first, *further = lowering.features
+            for name in further:
+                if name in active and first not in active:
+                    expected = f"{first} beside {name}, which has no effect without it"
+                    raise self._error("features", expected, f"{name} without {first}")
+            changed = lowering.widens[0][0] if lowering.widens else ""
+            optional = changed in self.contract.features and changed not in lowering.adds
+            if first in active and optional and changed not in active:
+                expected = f"{changed} beside {first}, which changes it"
+                raise self._error("features", expected, f"{first} without {changed}")
+        rates = [name for name in ("A_log", "lower_bound") if name in self.contract.features]
+        if "gate" in active and not active.intersection(rates):
+            got = f"gate without {' or '.join(rates)}"
+            raise self._error("features", f"{' or '.join(rates)} beside gate", got)
+        if "states" in active and gradients:
+            raise self._error("gradients", "none beside states", ", ".join(sorted(gradients)))
 
     def features(self, given: Iterable[str]) -> frozenset[str]:
         names, known = frozenset(given), self.contract.features
