@@ -26,7 +26,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from fla_backend_cuda.hopper.kernels.copies import chunk_at, copy_tile, first_slot, sequence_at
+from fla_backend_cuda.hopper.kernels.copies import (
+    chunk_at,
+    copy_tile,
+    first_slot,
+    sequence_at,
+    store_tile,
+)
 from fla_backend_cuda.hopper.kernels.lanes import across_lanes
 from fla_triton import pieces as layout
 from fla_triton.kernels.common import step_decay
@@ -267,16 +273,6 @@ def _paired(level: gl.constexpr):
     row = gl.arange(0, 64, layout=gl.SliceLayout(1, LEFT)) // 8
     column = gl.arange(0, 64, layout=gl.SliceLayout(0, LEFT)) // 8
     return ((row[:, None] ^ column[None, :]) >> level) == 1
-
-
-@gluon.jit
-def _store_tile(x, tile, tile_s, left, stride: gl.constexpr):
-    """Write a tile by way of shared memory, whole rows at a time."""
-    tile_s.store(tile.to(x.dtype.element_ty))
-    found = tile_s.load(STORED)
-    row = gl.arange(0, 64, layout=gl.SliceLayout(1, STORED))
-    channel = gl.arange(0, 64, layout=gl.SliceLayout(0, STORED))
-    gl.store(x + row[:, None] * stride + channel[None, :], found, mask=(row < left)[:, None])
 
 
 @gluon.jit
@@ -527,6 +523,6 @@ def across_segments(
     if WITH_GATES:
         whole = gl.expand_dims(total_s.load(gl.SliceLayout(0, ROW)), 0)
         _store_passing(mine, sums_s, whole, K)
-    _store_tile(over_q + keys, _as_tile(of_q), tiles_s.index(at), left, H * K)
-    _store_tile(over_left + keys, _as_tile(of_left), tiles_s.index(at + 1), left, H * K)
-    _store_tile(over_k + keys, _as_tile(of_k), tiles_s.index(at + 2), left, H * K)
+    store_tile(over_q + keys, _as_tile(of_q), tiles_s.index(at), left, H * K)
+    store_tile(over_left + keys, _as_tile(of_left), tiles_s.index(at + 1), left, H * K)
+    store_tile(over_k + keys, _as_tile(of_k), tiles_s.index(at + 2), left, H * K)

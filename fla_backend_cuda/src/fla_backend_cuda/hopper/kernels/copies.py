@@ -1,7 +1,8 @@
-"""Copies into shared memory by a warpgroup of four warps, rows beyond a sequence filled with zeros.
+"""Copies into shared memory by a warpgroup of four warps, and tiles written by way of it.
 
 Plain asynchronous copies, not the tensor memory accelerator: packed sequences end anywhere, and
-what lies behind one belongs to the next.
+what lies behind one belongs to the next. Rows beyond a sequence are filled with zeros, and not
+written.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
@@ -70,6 +71,37 @@ def copy_tile(
     columns = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
     places = source + rows[:, None] * stride + columns[None, :]
     async_copy.async_copy_global_to_shared(target, places, mask=(rows < left)[:, None])
+
+
+@gluon.jit
+def write_tile(
+    target,
+    source_s,
+    left,
+    stride: gl.constexpr,
+    ROWS: gl.constexpr,
+    D: gl.constexpr,
+    WARPS: gl.constexpr = 4,
+    again=None,
+):
+    """Write ``[ROWS, D]`` elements of 16 bits of shared memory, as ``copy_tile`` copies them."""
+    across: gl.constexpr = D // 8
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // across, across], [WARPS, 1], [1, 0])
+    # Before addresses are formed: behind them, gradients under gates of heads spill 16 bytes more.
+    found = source_s.load(layout)
+    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+    if again is not None:
+        rows += again
+    columns = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
+    places = target + rows[:, None] * stride + columns[None, :]
+    gl.store(places, found, mask=(rows < left)[:, None])
+
+
+@gluon.jit
+def store_tile(target, tile, tile_s, left, stride: gl.constexpr):
+    """Write a tile ``[64, 64]`` by way of shared memory, whole rows at a time."""
+    tile_s.store(tile.to(target.dtype.element_ty))
+    write_tile(target, tile_s, left, stride, 64, 64)
 
 
 @gluon.jit

@@ -18,7 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from fla_backend_cuda.hopper.kernels.copies import chunk_at, copy_tile, sequence_at
+from fla_backend_cuda.hopper.kernels.copies import chunk_at, copy_tile, sequence_at, store_tile
 
 SEGMENT = gl.constexpr(8)
 """Tokens of a segment."""
@@ -29,7 +29,6 @@ PRODUCT = gl.constexpr(
 LEFT = gl.constexpr(gl.DotOperandLayout(0, PRODUCT, 2))
 ROWS = gl.constexpr(gl.SliceLayout(1, PRODUCT))
 COLUMNS = gl.constexpr(gl.SliceLayout(0, PRODUCT))
-STORED = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
 
 
 @gluon.jit
@@ -40,16 +39,6 @@ def _copy(step: gl.constexpr, tiles_s, sources, left, stride: gl.constexpr, NV: 
             tile_s = tiles_s.index(step % 2 * 4 + one)
             copy_tile(tile_s, sources[one] + step * 64, left, stride, 64, 64)
     async_copy.commit_group()
-
-
-@gluon.jit
-def _store_tile(x, tile, tile_s, left, stride: gl.constexpr):
-    """Write a tile by way of shared memory, whole rows at a time."""
-    tile_s.store(tile.to(x.dtype.element_ty))
-    found = tile_s.load(STORED)
-    row = gl.arange(0, 64, layout=gl.SliceLayout(1, STORED))
-    channel = gl.arange(0, 64, layout=gl.SliceLayout(0, STORED))
-    gl.store(x + row[:, None] * stride + channel[None, :], found, mask=(row < left)[:, None])
 
 
 @gluon.jit
@@ -67,7 +56,7 @@ def _store_scores(x, near, scores, first_s, second_s, left, H: gl.constexpr):
     above = first_s.permute([1, 0]).load(LEFT)
     nothing = gl.zeros_like(below)
     both = gl.where(later > earlier, below, gl.where(later < earlier, above, nothing))
-    _store_tile(x, both, second_s, left, H * 64)
+    store_tile(x, both, second_s, left, H * 64)
 
 
 @gluon.jit(do_not_specialize=["T", "scale"])
@@ -144,8 +133,8 @@ def chunk_errors(
         written += gl.sum(found * errors_s.load(PRODUCT).to(gl.float32), 1)
         wrong = warpgroup_mma_wait(0, deps=[wrong])
         there = values + step * 64
-        _store_tile(y + there, found, mine_s, left, H * V)
-        _store_tile(dv + there, found * strength, value_s, left, H * V)
+        store_tile(y + there, found, mine_s, left, H * V)
+        store_tile(dv + there, found * strength, value_s, left, H * V)
         _copy(step + 2, tiles_s, sources, left, H * V, NV)
     async_copy.wait_group(0)
     gl.store(dbeta + 2 * token + row * (2 * H), offered, mask=live)
