@@ -95,6 +95,7 @@ def test_every_kind_of_trouble_is_a_row(crowd: Site) -> None:
     (broken,) = problems(report, "plugin fails")
     assert "python -c 'import planted_fails'" in broken["next"]
     assert "FLA_PLUGINS=-fails" in broken["next"]
+    assert "install fla-planted-fails again" in broken["next"]
 
 
 def plant_ours(site: Site, name: str) -> None:

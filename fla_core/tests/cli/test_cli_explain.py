@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from command_line import Invoke, Site, card, kernels, leftover
@@ -11,6 +12,11 @@ from fakes import domain, implementation, plugin
 from fla_core.dispatch.runtime import sandbox
 from fla_core.domain import AxisRange
 from fla_core.plugins.record import PluginRecord
+
+FROM_A_CHECKOUT = (
+    "pip install --no-deps -e ./fla_triton -e ./fla_backend_cuda  # NVIDIA, from a checkout"
+)
+ON_AMD = FROM_A_CHECKOUT.replace("cuda", "rocm").replace("NVIDIA", "AMD")
 
 
 @pytest.fixture
@@ -140,11 +146,13 @@ def test_nothing_installed_for_the_device(site: Site) -> None:
     assert done.code == 0
     assert "chunk_kda: reference:kda#chunk" in done.out
     assert "slow reference" in done.out
-    assert "pip install 'fla-kernels[cuda]'" in done.out
-    assert "pip install 'fla-kernels[rocm]'" in done.out
+    assert FROM_A_CHECKOUT in done.out
+    assert ON_AMD in done.out
+    commands = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8").splitlines()
+    assert any(command.startswith(FROM_A_CHECKOUT.partition("  #")[0]) for command in commands)
     for arch, what in (("sm90", "NVIDIA"), ("gfx942", "AMD")):
         (hint,) = site.run(*line, "--arch", arch, "--json").json["install"]
-        assert hint.endswith(f"# {what}")
+        assert hint.endswith(f"# {what}, from a checkout")
 
 
 @pytest.mark.parametrize(
@@ -152,11 +160,11 @@ def test_nothing_installed_for_the_device(site: Site) -> None:
     [
         ((), ["pip install 'no-such-triton'  # for cuda"]),
         (("--arch", "sm90"), ["pip install 'no-such-triton'  # for cuda"]),
-        (("--arch", "gfx942"), ["pip install 'fla-kernels[rocm]'  # AMD"]),
+        (("--arch", "gfx942"), [ON_AMD]),
         (("--arch", "sm87"), ["pip install 'no-such-triton'  # for cuda"]),
         (("--backend", "other"), []),
         (("--backend", "reference"), []),
-        (("--backend", "auto,-cuda"), ["pip install 'fla-kernels[rocm]'  # AMD"]),
+        (("--backend", "auto,-cuda"), [ON_AMD]),
         (("--backend", "auto,-cuda,-rocm"), []),
         (("--backend", "cuda"), ["pip install 'no-such-triton'  # for cuda"]),
     ],

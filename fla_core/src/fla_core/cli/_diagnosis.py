@@ -144,9 +144,9 @@ def _repair(plugin: Row) -> str:
     without = f"FLA_PLUGINS=-{name} goes on without it"
     detail = plugin["detail"]
     if "upgrade fla-kernels-core" in detail:
-        return f"pip install -U fla-kernels-core; until then {without}"
+        return f"install a newer fla-kernels-core; until then {without}"
     if "taken by" in detail:
         return f"uninstall one of the two distributions: pip uninstall {distribution}"
     module = plugin["module"].partition(":")[0]
     show = f"python -c 'import {module}' shows the whole error; " if "load:" in detail else ""
-    return f"{show}pip install -U {distribution}; until then {without}"
+    return f"{show}install {distribution} again; until then {without}"

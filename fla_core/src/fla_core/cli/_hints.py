@@ -42,8 +42,9 @@ def for_call(decision: Decision, arch: str) -> list[str]:
         hints.append(f"{step}  # for {record.name}")
     if hints or not rule.open:
         return hints
+    # Nothing of ours is on an index: README says how to install from a checkout.
     return [
-        f"pip install 'fla-kernels[{extra}]'  # {what}"
+        f"pip install --no-deps -e ./fla_triton -e ./fla_backend_{extra}  # {what}, from a checkout"
         for extra, what, chips in EXTRAS.get(device, ())
         if extra not in installed | rule.excluded and (not arch or fnmatchcase(arch, chips))
     ]
