@@ -224,6 +224,23 @@ def test_first_calls_run_in_their_own_process(invoke: Invoke) -> None:
     assert row["first_s"] > 0
 
 
+def test_what_torch_loads_for_any_gradient_is_not_in_a_first_call() -> None:
+    code = """
+import sys
+from fla_core.cli.calls.bench import fresh
+clock, loaded = fresh.time.perf_counter, []
+fresh.time.perf_counter = lambda: loaded.append("sympy" in sys.modules) or clock()
+sizes = {"B": 1, "T": 16, "H": 1, "K": 8, "V": 8}
+asked = {"provider": "ours", "backend": "reference", "operator": "chunk_gla", "variant": "",
+         "sizes": sizes, "lengths": None, "dtype": "float32", "direction": "both", "device": "cpu"}
+assert "sympy" not in sys.modules
+fresh.measure(asked)
+print(loaded[0])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["True"], done.stderr
+
+
 def test_a_first_call_that_fails_is_told(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh, "MODULE", "fla_core.no_such_module")
     (row,) = bench(invoke, "gla", "--direction", "fwd", "--first", code=1)
