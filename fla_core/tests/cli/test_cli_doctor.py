@@ -216,21 +216,37 @@ def test_settings_in_force_and_foreign_variables(site: Site) -> None:
 
 
 def test_validity_rows(site: Site) -> None:
+    """Of rows that speak of the same the first is the one that this machine goes by."""
     rows = """
 @hookimpl
 def fla_probe(device):
-    return Probe(True, arch="x86")
+    return Probe(True, arch="x86", versions={"triton": "3.6.0"})
 
 @hookimpl
 def fla_validity():
     yield Validity("rows:kda#*", "backward", "x86", "", "denied", "wrong gradients")
-    yield Validity("rows:gla#*", "*", "sm90", "", "unverified", "never run")
+    yield Validity("rows:*#fast", "*", "*", "triton<3.6", "denied", "too old")
+    yield Validity("rows:*", "*", "x86", "triton>=3.6,<3.7", "ok", "passed")
+    yield Validity("rows:gla#*", "*", "x86", "triton", "unverified", "seen once")
+    yield Validity("rows:*", "*", "*", "triton", "unverified", "never run")
 """
     site.plant("rows", card("rows") + rows)
-    done = site.run("doctor", "--json")
-    validity = plugin(done.json, "rows")["validity"]
-    assert [row["applies"] for row in validity] == [True, False]
-    assert "denied: rows:kda#* backward on x86 (here): wrong gradients" in site.run("doctor").out
+    validity = plugin(site.run("doctor", "--json").json, "rows")["validity"]
+    assert [row["applies"] for row in validity] == [True, False, True, False, False]
+    lines = [
+        line.strip().split("  ", 1) for line in site.run("doctor", COLUMNS="80").out.split("\n")
+    ]
+    assert [line[1].strip() for line in lines if line[0] == "unverified"] == [
+        "gla on x86: seen once",
+        "everything else: never run",
+    ]
+    assert [line[1].strip() for line in lines if line[0] == "denied"] == [
+        "kda backward on x86 (here): wrong gradients",
+        "*#fast with triton<3.6: too old",
+    ]
+    assert ["ok", "on x86 with triton>=3.6,<3.7 (here): passed"] in [
+        [word.strip() for word in line] for line in lines
+    ]
 
 
 def test_devices(site: Site) -> None:

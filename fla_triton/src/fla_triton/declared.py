@@ -25,7 +25,7 @@ BY_STEPS = ("gk", "gv", "beta_v")
 CHUNK = "chunk"
 """Variant of what serves a contract with gradients."""
 
-COMPILED_ONLY = "compiled for this chip and never run on one"
+COMPILED_ONLY = "compiled for the chip, never run on it"
 """What plugins say of chips where nothing of theirs was run."""
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from typing import Any
 
 from fla_core.errors import PolicyError
-from fla_core.plugins.api import Device, Validity
+from fla_core.plugins.api import Device, Probe, Validity
 from fla_core.plugins.load import GUARDED, describe, load
 from fla_core.plugins.probe import probe
 from fla_core.plugins.record import PluginRecord
@@ -103,7 +103,8 @@ def _inspect(index: int, record: PluginRecord, devices: list[Device], say: Say) 
                 probe(record, device)
         say({"begin": index, "phase": "fla_doctor"})
         report, error = _ask_doctor(record)
-    validity = [{**asdict(row), "applies": _applies(row, record)} for row in record.validity]
+    rows = record.validity
+    validity = [{**asdict(r), "applies": _applies(r, rows[:i], record)} for i, r in enumerate(rows)]
     facts = {"record": record.to_json(), "doctor": report, "doctor_error": error}
     say({"plugin": index, **facts, "validity": validity})
 
@@ -122,14 +123,24 @@ def _ask_doctor(record: PluginRecord) -> tuple[Mapping[str, Any], str]:
     return {str(label): str(text) for label, text in answers[0].items()}, ""
 
 
-def _applies(row: Validity, record: PluginRecord) -> bool:
-    """True when the row speaks of a device and toolchain of this machine."""
+def _applies(row: Validity, before: Sequence[Validity], record: PluginRecord) -> bool:
+    """True when a device of this machine goes by the row: the first that fits counts."""
     return any(
-        answer.ok
-        and fnmatchcase(answer.arch, row.arch or "*")
-        and matches(row.toolchain, answer.versions)
+        _fits(row, answer) and not any(_covers(one, row) and _fits(one, answer) for one in before)
         for answer in record.probes.values()
+        if answer.ok
     )
+
+
+def _fits(row: Validity, answer: Probe) -> bool:
+    here = fnmatchcase(answer.arch, row.arch or "*")
+    return here and matches(row.toolchain, answer.versions)
+
+
+def _covers(one: Validity, other: Validity) -> bool:
+    """Whether a row speaks of every implementation and direction that another one does."""
+    named = fnmatchcase(other.implementation, one.implementation)
+    return named and one.direction in (other.direction, "*")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ JSON:
 ``plugins``       list with the keys of :meth:`fla_core.plugins.record.PluginRecord.to_json` and
                   ``module``, ``requirements`` (``text``, ``met``, ``problem``), ``validity``
                   (``implementation``, ``direction``, ``arch``, ``toolchain``, ``status``,
-                  ``reason``, ``applies``), ``doctor`` (what the plugin reports), ``doctor_error``
+                  ``reason``, ``applies``: a device and toolchain of this machine go by the row,
+                  which the first that fits decides), ``doctor`` (what the plugin reports),
+                  ``doctor_error``
 ``problems``      list of ``severity`` (``error``, ``warning``, ``note``), ``subject``, ``text``,
                   ``next``
 """
@@ -85,7 +87,7 @@ def _plugin(to: Console, plugin: dict[str, Any], present: set[str]) -> None:
     rows += [("needs", f"{r['text']}: {r['problem'] or 'met'}") for r in plugin["requirements"]]
     rows += [("probe", _probe(device, p)) for device, p in plugin["probes"].items()]
     rows.append(("probe", _unused(plugin, present)))
-    rows += [("validity", _validity(row)) for row in plugin["validity"]]
+    rows += [(row["status"], _validity(row)) for row in plugin["validity"]]
     rows += [(str(label), str(text)) for label, text in plugin["doctor"].items()]
     rows.append(("doctor", plugin["doctor_error"]))
     rows += [("note", note) for note in plugin["notes"]]
@@ -107,7 +109,17 @@ def _unused(plugin: dict[str, Any], present: set[str]) -> str:
 
 
 def _validity(row: dict[str, Any]) -> str:
-    where = " ".join(filter(None, (row["arch"], row["toolchain"]))) or "everywhere"
+    """``kda backward on x86 with triton<3.6 (here): why``; what is not named is everything else."""
+    what = row["implementation"].partition(":")[2].removesuffix("#*")
+    direction, arch = (row[key].strip("*") for key in ("direction", "arch"))
+    # The bare name of a toolchain is any version of it.
+    toolchain = "" if row["toolchain"].isidentifier() else row["toolchain"].strip("*")
+    words = [
+        what.strip("*") and what,
+        direction,
+        f"on {arch}" if arch else "",
+        f"with {toolchain}" if toolchain else "",
+    ]
+    scope = " ".join(filter(None, words)) or "everything else"
     here = " (here)" if row["applies"] else ""
-    text = f"{row['status']}: {row['implementation']} {row['direction']} on {where}{here}"
-    return f"{text}: {row['reason']}" if row["reason"] else text
+    return ": ".join(filter(None, (f"{scope}{here}", row["reason"])))
