@@ -37,7 +37,8 @@ FEATURES = {
     "state_v_first": "`state_v_first=True`: states are [.., V, K]",
     "normalize": "`normalize=True`",
     "initial_z": "`initial_state` is a pair whose second member is not None",
-    "l2norm": "`use_qk_l2norm_in_kernel=True`: q and k become x / sqrt(sum x^2 + 1e-6)",
+    "l2norm": "`use_qk_l2norm_in_kernel=True`: q and k, in rows shorter than 1.8e19, become"
+    " x / sqrt(sum x^2 + 1e-6)",
     "gate": "`use_gate_in_kernel=True`: g holds logits",
     "lower_bound": "`lower_bound` beside `use_gate_in_kernel=True`",
     "beta_sigmoid": "`use_beta_sigmoid_in_kernel=True`: beta becomes sigmoid(beta)",

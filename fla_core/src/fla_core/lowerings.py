@@ -26,7 +26,11 @@ def _widest(*tensors: Tensor | None) -> torch.dtype:
 
 
 def l2norm(call: Call) -> Call:
-    """x / sqrt(sum x^2 + 1e-6) for q and k, over the last dimension."""
+    """x / sqrt(sum x^2 + 1e-6) for q and k, over the last dimension.
+
+    Zero where the sum overflows, in float32 from lengths of 1.8e19 on. Looking for such rows would
+    read q and k once more in each call; kernels that normalise products return NaN there.
+    """
 
     def unit(x: Tensor) -> Tensor:
         wider = x.to(wide(x))

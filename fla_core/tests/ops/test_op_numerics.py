@@ -285,6 +285,22 @@ def test_vectors_of_any_length_are_normalised(length: float) -> None:
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [FP32, torch.bfloat16])
+def test_vectors_whose_squares_overflow_are_normalised_to_zero(dtype: torch.dtype) -> None:
+    case = Case("chunk_delta_rule", ("beta",), ("l2norm",), dtype=dtype)
+    inputs = make_inputs(case)
+    short, long = (torch.zeros_like(inputs["q"][:, :1]).fill_(x) for x in (8e18, 2e19))
+    for row, length in (("q", 5), ("k", 7)):
+        inputs[row] = inputs[row].clone()
+        inputs[row][:, length] = long[:, 0]
+        inputs[row][:, length + 1] = short[:, 0]
+    zeros = {name: x.masked_fill(x == long.flatten()[0], 0) for name, x in inputs.items()}
+    got, wanted = public_call(case, inputs)["o"], public_call(case, zeros)["o"]
+    assert torch.equal(got, wanted)
+    assert not got[:, 5].any()
+    assert got[:, 6].any()
+
+
 @pytest.mark.parametrize("lens", [None, (0, 3, 70, 0, 64)], ids=["dense", "packed"])
 @pytest.mark.parametrize("flags", [(), ("state_v_first",)], ids=["k first", "v first"])
 @pytest.mark.parametrize("chunk_size", [None, 32])

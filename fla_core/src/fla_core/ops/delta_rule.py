@@ -50,7 +50,9 @@ def chunk_delta_rule(
         scale: factor on q; ``K ** -0.5`` when None.
         initial_state: ``[N, H, K, V]``, float32 (16-bit states are widened).
         output_final_state: return the state after the last token.
-        use_qk_l2norm_in_kernel: replace q and k by ``x / sqrt(sum x^2 + 1e-6)``.
+        use_qk_l2norm_in_kernel: replace q and k by ``x / sqrt(sum x^2 + 1e-6)``, of rows
+            shorter than 1.8e19: where the sum overflows float32 nothing is said, and the row
+            counts as zero, or kernels that normalise products return NaN.
         cu_seqlens: ``[N + 1]`` boundaries of sequences packed in one row (B = 1), int32 or int64;
             empty sequences are legal.
         cu_seqlens_cpu: the same on the host, which saves a synchronisation.

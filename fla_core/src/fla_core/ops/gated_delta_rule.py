@@ -90,7 +90,9 @@ def chunk_gated_delta_rule(
         scale: factor on q; ``K ** -0.5`` when None.
         initial_state: ``[N, HV, K, V]``, float32 (16-bit states are widened).
         output_final_state: return the state after the last token.
-        use_qk_l2norm_in_kernel: replace q and k by ``x / sqrt(sum x^2 + 1e-6)``.
+        use_qk_l2norm_in_kernel: replace q and k by ``x / sqrt(sum x^2 + 1e-6)``, of rows
+            shorter than 1.8e19: where the sum overflows float32 nothing is said, and the row
+            counts as zero, or kernels that normalise products return NaN.
         use_beta_sigmoid_in_kernel: beta becomes ``sigmoid(beta)``.
         allow_neg_eigval: doubles that sigmoid; needs it.
         state_v_first: states are ``[N, HV, V, K]``.
