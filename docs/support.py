@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jsonschema
 from tables import ROOT, Incomplete, records, rows
@@ -34,6 +34,8 @@ RUN, LOWERED, COMPILED, INTERPRETED, DECLARED = (
 )
 WORDS = (RUN, LOWERED, COMPILED, INTERPRETED, DECLARED)
 """What can be said of an implementation on a chip, strongest first."""
+
+_Same = TypeVar("_Same")
 
 RESOURCES = ("shared", "registers", "stack")
 """What reports say that a kernel takes."""
@@ -99,25 +101,52 @@ class Seen:
 
 
 def matrix(folder: Path = PROOFS) -> str:
-    """For each backend that declares architectures: a line a contract, a column a chip.
+    """What backends declare, and a table of what was seen of it on which chips.
 
-    What has no gradients has a line of its own: that its contract ran says nothing of it.
+    What has no gradients is declared apart: that its contract ran says nothing of it.
     """
     seen = [one for _, document in reports(folder) for one in sightings(document)]
-    parts = []
+    offers: dict[tuple[str, ...], list[str]] = {}
+    lines: list[tuple[str, ...]] = []
     for record in records():
         declared: dict[str, list[Implementation]] = {}
         for item in filter(lambda item: item.arch, record.implementations):
             declared.setdefault(_title(item), []).append(item)
-        chips = list(dict.fromkeys(arch for items in declared.values() for arch in items[-1].arch))
-        if not chips:
+        if not declared:
             continue
-        lines = []
+        offers.setdefault(tuple(declared), []).append(f"`{record.name}`")
+        of_chip: dict[str, dict[str, str]] = {}
         for title, items in declared.items():
             own = [one for one in seen if one.backend == record.name and _is_of(one, items)]
-            lines.append((f"`{title}`", *(_cell(own, arch) for arch in chips)))
-        parts.append(rows((f"`{record.name}`", *chips), lines))
-    return "\n".join(parts)
+            for arch in items[-1].arch:
+                of_chip.setdefault(arch, {})[title] = _cell(own, arch)
+        for chips, words in _alike(of_chip.items()):
+            for titles, word in _alike(words.items()):
+                what = EVERYTHING if titles == list(declared) else _codes(titles)
+                lines.append((f"`{record.name}`", ", ".join(chips), what, word))
+    said = [f"{', '.join(names)} declare {_codes(titles)}.\n" for titles, names in offers.items()]
+    table = rows(("backend", "chips", "of what it declares", "seen"), lines)
+    return "\n".join([*said, table])
+
+
+EVERYTHING = "everything"
+"""In place of all that a backend declares."""
+
+
+def _alike(pairs: Iterable[tuple[str, _Same]]) -> list[tuple[list[str], _Same]]:
+    """Names that have the same, together, in the order of the first."""
+    found: list[tuple[list[str], _Same]] = []
+    for name, same in pairs:
+        names = next((names for names, other in found if other == same), None)
+        if names is None:
+            found.append(([name], same))
+        else:
+            names.append(name)
+    return found
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _title(item: Implementation) -> str:
@@ -131,11 +160,31 @@ def _is_of(one: Seen, items: Sequence[Implementation]) -> bool:
 
 
 def evidence(folder: Path = PROOFS) -> str:
-    """A line a report: what was seen where, under which toolchain, when."""
+    """What was seen where, under which toolchain, when; reports that say the same share a line."""
     takes = ("cases", "kernels", "shared", "regs", "spill", "margin")
-    headers = ("report", "what", "on", "dtypes", "toolchain", "date", *takes)
-    lines = [_line(path, document) for path, document in reports(folder)]
+    headers = ("what", "on", "dtypes", "toolchain", "date", *takes, "reports")
+    alike: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for path, document in reports(folder):
+        what, where, *rest = _line(document)
+        alike.setdefault((what, *rest), []).append((path.stem, where))
+    lines = []
+    for (what, *rest), found in alike.items():
+        places = dict.fromkeys(where for _, where in found)
+        lines.append((what, ", ".join(places), *rest, _links([stem for stem, _ in found])))
     return rows(headers, lines)
+
+
+def _links(stems: Sequence[str]) -> str:
+    """Links to reports, named by what is not the same in all their names."""
+    parts = [stem.split("-") for stem in stems]
+    same = 0
+    if len(parts) > 1:
+        columns = list(zip(*parts, strict=False))
+        same = next((i for i, words in enumerate(columns) if len(set(words)) > 1), len(columns) - 1)
+    return ", ".join(
+        f"[`{'-'.join(part[same:])}`](proofs/{stem}.json)"
+        for part, stem in zip(parts, stems, strict=True)
+    )
 
 
 def worst(folder: Path = PROOFS) -> str:
@@ -265,8 +314,7 @@ def _cell(seen: Iterable[Seen], arch: str) -> str:
     return "; ".join(said) or DECLARED
 
 
-def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
-    name = f"[`{path.name}`](proofs/{path.name})"
+def _line(document: Mapping[str, Any]) -> tuple[str, ...]:
     if document["schema"] != "fla-proof/1":
         plugin, host = document["plugin"], document["host"]
         toolchain = plugin["toolchain"]
@@ -276,7 +324,7 @@ def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
         wrong = sum(Outcome(case["outcome"]) not in TOLERATED for case in document["cases"])
         what = f"{plugin['name']}: {RUN}" + (f", {wrong} faults" if wrong else "")
         dtypes = ", ".join(sorted({one["dtype"] for one in document["summary"]}))
-        return name, what, where, dtypes, _listed(versions), date, *[""] * 6
+        return what, where, dtypes, _listed(versions), date, *[""] * 6
     made = document["implementations"]
     functions = [worst for one in made for worst in one.get("functions", {}).values()]
     most = [str(max(one[key] for one in functions)) if functions else "" for key in RESOURCES]
@@ -288,7 +336,7 @@ def _line(path: Path, document: Mapping[str, Any]) -> tuple[str, ...]:
     versions = _listed(document["versions"])
     date = min(one["date"] for one in made)
     cases, count = (sum(one.get(key, 0) for one in made) for key in ("cases", "kernels"))
-    what_of = (name, what, document["arch"], _dtypes(made), versions, date)
+    what_of = (what, document["arch"], _dtypes(made), versions, date)
     return *what_of, str(cases or ""), str(count or ""), *most, margin
 
 

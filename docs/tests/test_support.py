@@ -76,13 +76,18 @@ def conformance(
 
 
 def cell(folder: Path, backend: str, chip: str, contract: str = "simple_gla") -> str:
-    """A cell of the table."""
-    tables_of = support.matrix(folder).split("\n\n")
-    (table,) = (text for text in tables_of if text.startswith(f"| `{backend}`"))
-    header, _, *lines = table.strip().splitlines()
-    column = [word.strip() for word in header.split("|")].index(chip)
-    (line,) = (line for line in lines if line.startswith(f"| `{contract}` "))
-    return line.split("|")[column].strip()
+    """What the table says of a contract on a chip; that stands in one line."""
+    *lists, table = support.matrix(folder).split("\n\n")
+    declared = next(line for line in lists if f"`{backend}`" in line.partition(" declare ")[0])
+    assert f" `{contract}`" in declared
+    found = []
+    for line in table.strip().splitlines()[2:]:
+        name, chips, what, seen = (word.strip() for word in line.strip("|").split("|"))
+        named = what == support.EVERYTHING or f"`{contract}`" in what.split(", ")
+        if name == f"`{backend}`" and chip in chips.split(", ") and named:
+            found.append(seen)
+    (word,) = found
+    return word
 
 
 @pytest.fixture
@@ -141,6 +146,27 @@ def test_dtypes_in_which_not_every_contract_was_seen_are_told(folder: Path) -> N
     put(folder, one=proof(implementations=both), two=conformance("L3", "float16"))
     assert "| gfx942 | bfloat16, float32 (1 of 2) | triton" in support.evidence(folder)
     assert "| MI300X (gfx942) | float16 | torch" in support.evidence(folder)
+
+
+def test_chips_and_implementations_of_which_the_same_was_seen_share_a_line(folder: Path) -> None:
+    put(folder, one=proof(), two=proof(arch="gfx950"))
+    table = support.matrix(folder)
+    assert "| `rocm` | gfx942, gfx950 | `simple_gla` | compiled |" in table
+    assert "| `rocm` | gfx90a, gfx1100, gfx1201, gfx1250 | everything | declared |" in table
+    put(folder, two=proof(arch="gfx950", kind="interpreted"))
+    assert "| `rocm` | gfx942 | `simple_gla` | compiled |" in support.matrix(folder)
+
+
+def test_reports_that_say_the_same_share_a_line_of_the_evidence(folder: Path) -> None:
+    put(folder, **{"compiled-a": proof(), "compiled-b-2": proof(arch="gfx950")})
+    links = "[`a`](proofs/compiled-a.json), [`b-2`](proofs/compiled-b-2.json)"
+    (line,) = support.evidence(folder).splitlines()[2:]
+    assert line.startswith("| rocm: compiled | gfx942, gfx950 | bfloat16 | triton 3.6.0 |")
+    assert line.endswith(f"| {links} |")
+    put(folder, **{"compiled-b-2": proof(arch="gfx950", versions={"triton": "3.7.1"})})
+    first, second = support.evidence(folder).splitlines()[2:]
+    assert first.endswith("| [`compiled-a`](proofs/compiled-a.json) |")
+    assert second.endswith("| [`compiled-b-2`](proofs/compiled-b-2.json) |")
 
 
 def test_a_proof_with_a_fault_does_not_count(folder: Path) -> None:
