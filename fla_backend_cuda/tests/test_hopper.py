@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import replace
 from functools import reduce
+from importlib import import_module
+from pkgutil import iter_modules
 from types import SimpleNamespace
 
 import pytest
@@ -240,3 +242,19 @@ def test_nothing_is_computed_without_a_sequence_or_a_token(
     found = kernels.backward(call, residuals, grads, frozenset(inputs.present))
     assert found["q"].shape == (batch, tokens, 2, 64)
     assert found["initial_state"].equal(grads[1])
+
+
+def test_what_takes_longest_to_compile_is_a_kernel() -> None:
+    from triton.runtime.jit import JITFunction
+
+    import fla_backend_cuda.hopper.kernels as own
+    import fla_triton.kernels as portable
+    from fla_backend_cuda.hopper import served
+
+    names: set[str] = set()
+    for package in (own, portable):
+        for module in iter_modules(package.__path__, f"{package.__name__}."):
+            values = vars(import_module(module.name)).values()
+            names |= {x.__name__ for x in values if isinstance(x, JITFunction)}
+    assert served.together.SECONDS.keys() <= names
+    assert "delta_overlapped" in served.together.SECONDS

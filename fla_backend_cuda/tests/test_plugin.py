@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from threading import current_thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,8 @@ from fla_core.plugins.validate import implementation_problem
 from fla_core.testing import PluginChecks, placed, pretend
 from fla_core.verify import OK, CallView
 from fla_triton.declared import FORWARD_ONLY, ROWS, Row
+
+PACKAGE = plugin.__package__
 
 
 class TestPlugin(PluginChecks):
@@ -73,6 +76,24 @@ def test_kernel_that_does_not_compile(machine: Any, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(plugin, "_trial_kernel", fail)
     assert reason() == "looking for the device raised RuntimeError: ptxas failed"
+
+
+@pytest.mark.parametrize(("arch", "wanted"), [("sm90", [f"{PACKAGE}.hopper.served"]), ("sm80", [])])
+def test_kernels_are_imported_while_the_trial_waits_for_compilers(
+    monkeypatch: pytest.MonkeyPatch, arch: str, wanted: list[str]
+) -> None:
+    asked: dict[str, str] = {}
+
+    def note(module: str) -> None:
+        asked[module] = current_thread().name
+
+    trial = SimpleNamespace(runs_on=lambda device: device.index == 1)
+    monkeypatch.setitem(sys.modules, "fla_triton.trial", trial)
+    monkeypatch.setattr(plugin.detect, "gpu_arch", lambda torch, index: arch)
+    monkeypatch.setattr(plugin, "import_module", note)
+    assert plugin._trial_kernel(1)
+    assert list(asked) == wanted
+    assert current_thread().name not in asked.values()
 
 
 @pytest.mark.parametrize("item", list(plugin.fla_implementations()), ids=lambda item: item.contract)

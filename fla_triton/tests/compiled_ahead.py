@@ -26,7 +26,7 @@ from triton.runtime.driver import driver
 from compile_only.cases import Subject, subjects
 from compile_only.driver import Pretended, Skipping
 from compile_only.targets import Target, target
-from fla_triton import ahead, launch
+from fla_triton import launch, together
 from fla_triton.profiles import EVERY
 from fla_triton.serve import kernels_for, served
 from specialised import called
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--kernels", default="")
     parser.add_argument("--alone", action="store_true")
     options = parser.parse_args()
-    ahead.idle_cores = lambda: 1 if options.alone else 4
+    together.idle_cores = lambda: 1 if options.alone else 4
     own = import_module(options.kernels).FAMILIES if options.kernels else None
     chip = target(options.arch)
     driver.set_active(Pretended(chip, Skipping()))

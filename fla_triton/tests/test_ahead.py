@@ -13,7 +13,7 @@ import programs
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from fla_triton import ahead
+from fla_triton import ahead, together
 
 
 def compiled_ahead(*arguments: str) -> list[dict[str, Any]]:
@@ -29,8 +29,8 @@ def compiled_ahead(*arguments: str) -> list[dict[str, Any]]:
 def test_no_call_compiles_by_itself(own: tuple[str, ...]) -> None:
     lines = compiled_ahead(*own)
     assert [line for line in lines if line["call"]] == []
-    together = {line["contract"]: line["threads"] for line in lines if line["what"] == "chunk"}
-    assert all(count > 2 for count in together.values()), together
+    threads = {line["contract"]: line["threads"] for line in lines if line["what"] == "chunk"}
+    assert all(count > 2 for count in threads.values()), threads
     # What backward needs was foreseen, unless few gradients are wanted.
     foreseen = [x for x in lines if "gradients" in x["what"] and "gradients of 1" not in x["what"]]
     assert foreseen
@@ -46,7 +46,7 @@ def test_on_a_busy_machine_calls_compile() -> None:
 def test_a_call_is_run_again_once_and_what_it_raises_is_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ahead, "idle_cores", lambda: 4)
+    monkeypatch.setattr(together, "idle_cores", lambda: 4)
     runs: list[int] = []
 
     def again() -> None:
@@ -61,19 +61,8 @@ def test_a_call_is_run_again_once_and_what_it_raises_is_its_own(
     assert runs == [0]
 
 
-@pytest.mark.parametrize(
-    ("cores", "load", "idle"), [(16, 0.2, 15), (16, 14.9, 1), (2, 9.0, -7), (None, 0.0, 1)]
-)
-def test_cores_are_idle_that_nobody_keeps_busy(
-    monkeypatch: pytest.MonkeyPatch, cores: int | None, load: float, idle: int
-) -> None:
-    monkeypatch.setattr(ahead.os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(ahead.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
-    assert ahead.idle_cores() == idle
-
-
 def test_what_is_interpreted_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "idle_cores", lambda: 4)
+    monkeypatch.setattr(together, "idle_cores", lambda: 4)
     ahead.current.again = lambda: pytest.fail("run again")
     ahead.compile_missing(object())
     assert ahead.current.again is None

@@ -26,8 +26,8 @@ from triton.runtime.jit import JITFunction
 from compile_only.cases import Subject, further, subjects
 from compile_only.targets import target
 from fla_core.call import Call
-from fla_triton import ahead, serve
 from fla_triton import launch as module
+from fla_triton import serve, together
 from fla_triton.launch import Launches
 from fla_triton.lives import Memory
 from fla_triton.plan import Launch
@@ -91,7 +91,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(module, "driver", SimpleNamespace(active=active))
     monkeypatch.setattr(module, "_RAW_FORM", True)
     monkeypatch.setattr(module, "_compiled", {})
-    monkeypatch.setattr(ahead, "idle_cores", lambda: 1)
+    monkeypatch.setattr(together, "idle_cores", lambda: 1)
     monkeypatch.setattr(serve, "OFTEN", 2)
 
     def run(kernel: Any, *arguments: Any, grid: tuple[int], **told: Any) -> Any:

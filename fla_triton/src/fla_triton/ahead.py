@@ -3,7 +3,7 @@
 A kernel takes seconds to compile, on one core, and a first call launches many. So the launch that
 first finds nothing compiled has the host code of its call run once more, and that of the backward
 pass where one will follow, on tensors without memory: the launches are noted in place of made, and
-threads compile their kernels together. Triton holds the interpreter for a tenth of that time.
+threads compile their kernels together (:mod:`fla_triton.together`).
 
 What is compiled here is what the launches themselves would ask for; a kernel that cannot be
 compiled says so when it is launched.
@@ -11,12 +11,9 @@ compiled says so when it is launched.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fla_core.call import Call
+from fla_triton.together import compile_together, compiled_by_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,43 +93,12 @@ def backward_again(
 def compile_missing(kernel: Any) -> None:
     """Compile whatever the call in progress launches, if the kernel is the first it lacks."""
     again, current.again = current.again, None
-    if again is None or (idle := idle_cores()) < 2 or not (mode := _mode(kernel)):
+    if again is None or not compiled_by_threads(kernel):
         return
     # What goes wrong here goes wrong in the call itself, which then says so.
     with noting() as noted, suppress(Exception):
         again()
-    # In a context of its own: the caller may have such a mode running.
-    Context().run(_compile, noted, mode, idle)
-
-
-def idle_cores() -> int:
-    """Cores that nobody kept busy in the last minute.
-
-    Where many processes compile, as workers of a test do, threads of each would only take memory.
-    """
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return int((os.cpu_count() or 1) - busy)
-
-
-def _mode(kernel: Any) -> Any:
-    """Triton's own mode in which kernels go to threads.
-
-    None for what the interpreter runs, which is not compiled, and of versions without one.
-    """
-    import triton
-    from triton.runtime.jit import JITFunction
-
-    return getattr(triton, "AsyncCompileMode", None) if isinstance(kernel, JITFunction) else None
-
-
-def _compile(noted: Sequence[Noted], mode: Any, most: int) -> None:
-    with (
-        ThreadPoolExecutor(max(1, min(len(noted), most))) as threads,
-        mode(threads, ignore_errors=True),
-    ):
-        for one in noted:
-            with suppress(Exception):
-                one.kernel.warmup(*one.arguments, grid=(1,), **one.told)
+    compile_together([(one.kernel, one.arguments, one.told) for one in noted])
 
 
 def without_memory(tensor: Tensor | None) -> Tensor | None:
