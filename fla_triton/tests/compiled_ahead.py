@@ -2,7 +2,8 @@
 
 Calls of every contract go the way of an implementation on a chip that is not there; what takes the
 place of the compiler notes the thread it runs in. Prints a JSON line a call: its contract, what was
-asked of it, and how many kernels were compiled in threads and how many by the call itself.
+asked of it, how many kernels were compiled in threads and how many by the call itself, and whether
+torch's symbolic shapes are imported, which takes half a second.
 
     --alone           on a busy machine, where all must be compiled by the calls
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from importlib import import_module
@@ -72,6 +74,7 @@ def counted(subject: Subject, chip: Target) -> Iterator[dict[str, Any]]:
         by_call = COMPILED.count(threading.main_thread().name)
         found = {"contract": subject.row.contract, "what": what}
         found |= {"threads": len(COMPILED) - by_call, "call": by_call}
+        found["symbolic"] = "torch.fx.experimental.symbolic_shapes" in sys.modules
         COMPILED.clear()
         return found
 

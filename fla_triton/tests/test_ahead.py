@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 import programs
 
@@ -31,6 +34,7 @@ def test_no_call_compiles_by_itself(own: tuple[str, ...]) -> None:
     assert [line for line in lines if line["call"]] == []
     threads = {line["contract"]: line["threads"] for line in lines if line["what"] == "chunk"}
     assert all(count > 2 for count in threads.values()), threads
+    assert [line for line in lines if line["symbolic"]] == []
     # What backward needs was foreseen, unless few gradients are wanted.
     foreseen = [x for x in lines if "gradients" in x["what"] and "gradients of 1" not in x["what"]]
     assert foreseen
@@ -59,6 +63,30 @@ def test_a_call_is_run_again_once_and_what_it_raises_is_its_own(
         ahead.compile_missing(_kernel())
         assert ahead.current.noted is None
     assert runs == [0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.empty_like,
+        lambda x: torch.empty_like(x, dtype=torch.float64),
+        lambda x: torch.empty_like(x.transpose(0, 1)),
+        lambda x: x.sum(0),
+        lambda x: x.sum(1),
+        lambda x: x.sum(0, keepdim=True),
+    ],
+)
+def test_what_is_made_without_memory_is_what_torch_makes(make: Callable[[Tensor], Tensor]) -> None:
+    x = torch.empty(3, 4, 5, dtype=torch.bfloat16, device="meta")
+    with ahead._Plainly():
+        found = make(x)
+    wanted = make(x)
+    assert (found.shape, found.stride(), found.dtype, found.device) == (
+        wanted.shape,
+        wanted.stride(),
+        wanted.dtype,
+        wanted.device,
+    )
 
 
 def test_what_is_interpreted_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:

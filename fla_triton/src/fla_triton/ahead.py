@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from fla_core.call import Call
 from fla_triton.together import compile_together, compiled_by_threads
@@ -52,6 +53,22 @@ class _Current(threading.local):
 
 
 current = _Current()
+
+
+class _Plainly(TorchFunctionMode):
+    """What is made of tensors without memory, where torch would import symbolic shapes for it.
+
+    Those take half a second, and nothing else of a call, or of ``loss.backward()``, wants them.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.empty_like and not kwargs and args[0].is_contiguous():
+            return args[0].new_empty(args[0].shape)
+        if func is Tensor.sum and not kwargs and args[1:] == (0,):
+            return args[0].new_empty(args[0].shape[1:])
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -96,7 +113,7 @@ def compile_missing(kernel: Any) -> None:
     if again is None or not compiled_by_threads(kernel):
         return
     # What goes wrong here goes wrong in the call itself, which then says so.
-    with noting() as noted, suppress(Exception):
+    with noting() as noted, suppress(Exception), _Plainly():
         again()
     compile_together([(one.kernel, one.arguments, one.told) for one in noted])
 
