@@ -7,9 +7,11 @@ nothing, and :func:`unreadable` names it.
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from inspect import getmodulename
+from pathlib import Path
 from typing import Any
 
 import importlib_metadata
@@ -36,7 +38,7 @@ def unreadable() -> dict[str, str]:
     return dict(broken)
 
 
-# Reading every RECORD takes a tenth of a second and more; only a path that changes is read again.
+# Reading every RECORD takes a while; only a path that changes is read again.
 @cache
 def _looked_at(path: tuple[str, ...]) -> tuple[dict[str, dict[str, None]], dict[str, str]]:
     found: dict[str, dict[str, None]] = {}
@@ -53,6 +55,9 @@ def _looked_at(path: tuple[str, ...]) -> tuple[dict[str, dict[str, None]], dict[
 
 
 def _name(distribution: Distribution) -> str:
+    head = (distribution.read_text("METADATA") or "").partition("\n\n")[0]
+    if found := re.search(r"^Name: *(\S+)", head, re.MULTILINE):
+        return found[1]  # ``metadata`` parses the description, too
     # Releases before 9 of importlib_metadata answer None, or nothing at all, for no METADATA.
     metadata: Any = distribution.metadata
     if not metadata or not metadata["Name"]:
@@ -63,8 +68,19 @@ def _name(distribution: Distribution) -> str:
 def _packages(distribution: Distribution) -> set[str]:
     if declared := (distribution.read_text("top_level.txt") or "").split():
         return set(declared)
-    tops = {
-        file.parts[0] if len(file.parts) > 1 else getmodulename(file.name)
-        for file in distribution.files or ()
-    }
+    tops = {first if deep else getmodulename(first) for first, deep in _tops(distribution)}
     return {top for top in tops if top and "." not in top}
+
+
+def _tops(distribution: Distribution) -> set[tuple[str, bool]]:
+    """First part of each path that a distribution installed, and whether others follow."""
+    record = distribution.read_text("RECORD")
+    if record is None:  # of an editable install of old, say
+        return {(file.parts[0], len(file.parts) > 1) for file in distribution.files or ()}
+    # ``files`` asks the disk about each of thousands, which takes some disks a second.
+    listed = {line.lstrip('"').partition(",")[0].partition("/")[:2] for line in record.splitlines()}
+    return {
+        (first, bool(slash))
+        for first, slash in listed
+        if first and Path(str(distribution.locate_file(first))).exists()
+    }
