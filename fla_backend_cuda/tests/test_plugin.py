@@ -89,6 +89,8 @@ def test_kernels_are_imported_while_the_trial_waits_for_compilers(
 
     trial = SimpleNamespace(runs_on=lambda device: device.index == 1)
     monkeypatch.setitem(sys.modules, "fla_triton.trial", trial)
+    prepared = SimpleNamespace(prepare=lambda: asked.clear())
+    monkeypatch.setitem(sys.modules, "fla_triton.together", prepared)
     monkeypatch.setattr(plugin.detect, "gpu_arch", lambda torch, index: arch)
     monkeypatch.setattr(plugin, "import_module", note)
     assert plugin._trial_kernel(1)

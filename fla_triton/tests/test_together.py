@@ -41,14 +41,14 @@ class Seen(Skipping):
     """What was asked for, of which thread.
 
     Attributes:
-        asked: kernels in the order in which threads were asked for them.
+        asked: kernels and their constants in the order in which threads were asked for them.
         made: of which kernels intermediate code was made, from when to when.
         launchers: kernel, kinds of its arguments and thread of each launcher.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[str] = []
+        self.asked: list[tuple[Any, ...]] = []
         self.made: list[tuple[str, float, float]] = []
         self.launchers: list[tuple[str, list[str], str]] = []
 
@@ -71,9 +71,9 @@ def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Seen]:
     runtime = Seen()
     init, make_ir = ASTSource.__init__, ASTSource.make_ir
 
-    def asked(self: Any, kernel: Any, *arguments: Any) -> None:
-        runtime.asked.append(kernel.__name__)
-        init(self, kernel, *arguments)
+    def asked(self: Any, kernel: Any, kinds: Any, constants: Any, *others: Any) -> None:
+        runtime.asked.append((kernel.__name__, *constants.values()))
+        init(self, kernel, kinds, constants, *others)
 
     def slowly(self: Any, *arguments: Any) -> Any:
         begin = time.monotonic()
@@ -101,10 +101,24 @@ def test_threads_take_turns_and_the_longest_goes_first(
     x = torch.zeros(32)
     wanted = [(short, (x,), {"SIZE": size}) for size in (16, 32)]
     together.compile_together([*wanted, (long, (x, x), {"SIZE": 32})])
-    assert seen.asked == ["long", "short", "short"]
+    assert seen.asked == [("long", 32), ("short", 32), ("short", 16)]
     one, two, three = sorted((begin, end) for _, begin, end in seen.made)
     assert one[1] <= two[0]
     assert two[1] <= three[0]
+
+
+def test_what_triton_makes_once_a_process_is_made_side_by_side(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, met = threading.Barrier(2, timeout=30), []
+
+    def meet(*arguments: Any) -> None:
+        met.append(both.wait())
+
+    monkeypatch.setattr(triton.runtime.cache, "triton_key", meet)
+    monkeypatch.setattr(Pretended, "get_current_device", meet)
+    together.prepare()
+    assert sorted(met) == [0, 1]
 
 
 def test_what_launches_kernels_is_compiled_beside_them(seen: Seen) -> None:

@@ -124,8 +124,10 @@ def _look(device: str) -> Probe:
 def _trial_kernel(index: int) -> bool:
     import torch
 
+    from fla_triton.together import prepare
     from fla_triton.trial import runs_on
 
+    prepare()
     with ThreadPoolExecutor(1) as beside:
         if detect.gpu_arch(torch, index) == RUN_ON:
             # Half a second, while the trial waits for compilers.

@@ -40,6 +40,20 @@ def compile_together(wanted: Sequence[Wanted]) -> None:
         Context().run(_compile, wanted, _mode(wanted[0][0]), idle_cores())
 
 
+def prepare() -> None:
+    """Have ready what Triton makes once a process, each a third of a second and more.
+
+    That is a hash of its own library and, if its cache is empty, C code that talks to the driver.
+    The hash takes twice as long beside a thread that keeps the interpreter busy.
+    """
+    with suppress(Exception), ThreadPoolExecutor(1) as beside:
+        from triton.runtime.cache import triton_key
+        from triton.runtime.driver import driver
+
+        beside.submit(triton_key)
+        driver.active.get_current_device()
+
+
 def idle_cores() -> int:
     """Cores that nobody kept busy in the last minute.
 
@@ -62,30 +76,17 @@ def _mode(kernel: Any) -> Any:
 
 def _compile(wanted: Sequence[Wanted], mode: Any, most: int) -> None:
     turn = threading.Lock()
-    longest_first = sorted(wanted, key=lambda one: -SECONDS.get(one[0].__name__, 0.0))
+    # Of one kernel the last first: what backward keeps makes it longer.
+    longest_first = sorted(wanted, key=lambda one: SECONDS.get(one[0].__name__, 0.0))[::-1]
+    prepare()
     with (
         # A kernel and what launches it.
         ThreadPoolExecutor(max(1, min(2 * len(wanted), most))) as threads,
         mode(threads, ignore_errors=True),
     ):
-        _prepare(threads)
         for kernel, arguments, told in longest_first:
             with suppress(Exception), _sources(kernel, turn, threads):
                 kernel.warmup(*arguments, grid=(1,), **told)
-
-
-def _prepare(threads: ThreadPoolExecutor) -> None:
-    """Have ready what Triton makes once a process, each a third of a second and more.
-
-    That is a hash of its own library and, if its cache is empty, C code that talks to the driver.
-    """
-    with suppress(Exception):
-        from triton.runtime.cache import triton_key
-        from triton.runtime.driver import driver
-
-        hashing = threads.submit(triton_key)
-        driver.active.get_current_device()
-        hashing.result()
 
 
 @contextmanager
