@@ -138,6 +138,23 @@ def test_launches_cover_every_chunk_once(
         assert launches["totals"].grid == sequences * heads * tiles * (planned.segments - 1)
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("erase", "programs"), [(False, 4), (True, 3)])
+def test_as_many_programs_score_pairs_side_by_side_as_registers_leave_room_for(
+    direction: str, erase: bool, programs: int
+) -> None:
+    from fla_backend_cuda.hopper import decay, delta
+
+    problem = Problem(2, 2 * 8192, 8192, 16, 128, 128, 2)
+    if erase:
+        planned = delta._channel_planned(problem, direction, H200).launches["prepare"]
+    else:
+        make = decay._channel_planned if direction == "forward" else decay._channel_backward
+        planned = make(problem, H200).launches["prepare"]
+    assert planned.registers is not None
+    assert H200.registers // (planned.registers * planned.warps * H200.warp_width) == programs
+
+
 @pytest.mark.parametrize(("sequences", "longest"), [(1, 33), (2, 8192), (3, 129), (2000, 33)])
 @pytest.mark.parametrize("keys", [64, 128])
 def test_gradients_of_delta_rules_cover_every_chunk_and_channel(
