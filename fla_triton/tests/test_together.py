@@ -6,6 +6,7 @@ import importlib.util
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,3 +163,33 @@ def test_cores_are_idle_that_nobody_keeps_busy(
     monkeypatch.setattr(together.os, "cpu_count", lambda: cores)
     monkeypatch.setattr(together.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
     assert together.idle_cores() == idle
+
+
+def test_first_calls_of_two_threads_leave_a_kernel_its_own_sources(seen: Seen) -> None:
+    own, x, both = short.ASTSource, torch.zeros(64), threading.Barrier(4)
+
+    def first(size: int) -> None:
+        both.wait()
+        together.compile_together([(short, (x,), {"SIZE": size})] * 20)
+
+    threads = [threading.Thread(target=first, args=(2**n,)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert short.ASTSource is own
+    assert {size for _, size in seen.asked} == {2, 4, 8, 16}
+
+
+def test_a_launch_may_outlive_the_threads_whose_sources_it_took(seen: Seen) -> None:
+    x, kept = torch.zeros(32), []
+    short.device_caches[driver.active.get_current_device()]
+    own = short.ASTSource
+    with ThreadPoolExecutor(1) as threads, together._sources(short, threading.Lock(), threads):
+        kept.append(short.ASTSource)
+    short.ASTSource = kept[0]
+    try:
+        short[(1,)](x, SIZE=32)
+    finally:
+        short.ASTSource = own
+    assert [name for name, *_ in seen.made] == ["short"]

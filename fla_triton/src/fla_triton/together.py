@@ -98,25 +98,32 @@ def _sources(kernel: Any, turn: threading.Lock, threads: ThreadPoolExecutor) -> 
     from triton.runtime.driver import driver
 
     kernel.device_caches[driver.active.get_current_device()]  # which settles what sources are
-    original = kernel.ASTSource
 
     def source(*arguments: Any) -> Any:
         made = original(*arguments)
 
         def make_ir(target: Any, options: Any, *others: Any) -> Any:
             del made.make_ir
-            threads.submit(_launcher, driver, made, options)
+            # A launch of another thread may take this for its own and outlive these threads.
+            with suppress(RuntimeError):
+                threads.submit(_launcher, driver, made, options)
             with turn:
                 return made.make_ir(target, options, *others)
 
         made.make_ir = make_ir
         return made
 
-    kernel.ASTSource = source
-    try:
-        yield
-    finally:
-        kernel.ASTSource = original
+    with _replacing:
+        original = kernel.ASTSource
+        kernel.ASTSource = source
+        try:
+            yield
+        finally:
+            kernel.ASTSource = original
+
+
+_replacing = threading.Lock()
+"""Held while a kernel's sources are not its own: who came between would put back another's."""
 
 
 _SCRATCH = {
