@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from triton import compile as compiled
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from fla_backend_cuda.hopper.kernels.halves import RANGE
+from fla_backend_cuda.hopper.kernels.halves import FAR, RANGE
 from fla_backend_cuda.hopper.kernels.pairs import channel_pairs
 
 ABSENT = dict.fromkeys(("write", "a_log", "dt_bias", "solved", "cu", "table"))
@@ -51,8 +53,12 @@ def test_powers_of_both_signs_are_for_numbers_of_a_wide_range(
     assert (DOWN in ptx(operands, gates)) == quick
 
 
-@pytest.mark.parametrize(("most", "least"), [(2.0**30, RANGE.value)])
+@pytest.mark.parametrize(("most", "least"), [(2.0**30, RANGE.value), (1024.0, FAR.value)])
 def test_no_factor_of_a_pair_overflows(most: float, least: float) -> None:
     largest = torch.tensor(most * 2.0 ** (-least / 2), dtype=torch.float64)
     assert torch.isfinite(largest.to(torch.bfloat16))
     assert torch.tensor(2.0 ** (least / 2), dtype=torch.bfloat16) > 0
+
+
+def test_half_a_chunk_of_the_lowest_gates_a_layer_asks_for_is_in_range() -> None:
+    assert FAR.value <= 32 * -5.0 / math.log(2.0)

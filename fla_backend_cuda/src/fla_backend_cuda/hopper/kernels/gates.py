@@ -3,6 +3,9 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from fla_backend_cuda.hopper.kernels.tiles import tile_at
+from fla_backend_cuda.hopper.kernels.warps import WIDTH, C
+
 LOG2E = gl.constexpr(1.4426950408889634)
 FLOOR = gl.constexpr(-110.0)
 """Gates below this are taken for it, as the portable kernels take them."""
@@ -52,3 +55,31 @@ def log_gated(x, rate, weight, BOUNDED: gl.constexpr):
 def powers(found):
     """Decays of logarithms in powers of two."""
     return gl.exp2(gl.where(found < FLOOR * LOG2E, FLOOR * LOG2E, found))
+
+
+@gluon.jit
+def activate(
+    gates_s,
+    g,
+    dt_bias,
+    rate,
+    weight,
+    h,
+    left,
+    H: gl.constexpr,
+    K: gl.constexpr,
+    BOUNDED: gl.constexpr,
+    HAS_BIAS: gl.constexpr,
+):
+    """Make a chunk's logits log decays, in powers of two, in tiles ``[K / 32, 64, 32]``."""
+    flat: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
+    rows = gl.arange(0, C, layout=gl.SliceLayout(1, flat))[:, None]
+    columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, flat))[None, :]
+    raw = ()
+    for step in gl.static_range(K // WIDTH):
+        raw += (tile_at(g + step * WIDTH, left, H * K),)
+    for step in gl.static_range(K // WIDTH):
+        x = raw[step].to(gl.float32)
+        if HAS_BIAS:
+            x += gl.load(dt_bias + h * K + step * WIDTH + columns).to(gl.float32)
+        gates_s.index(step).store(log_gated(x, rate, gl.where(rows < left, weight, 0.0), BOUNDED))

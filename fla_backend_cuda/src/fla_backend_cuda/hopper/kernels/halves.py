@@ -34,6 +34,9 @@ RANGE = gl.constexpr(-192.0)
 """What a channel may decay by in half a chunk, in powers of two: no factor is above 2 ** 96, which
 leaves tokens a range of 2 ** 31 before they overflow, and below 2 ** -30 before they vanish."""
 
+FAR = gl.constexpr(-232.0)
+"""The same of tokens below 1024 (``moderate``): 32 gates of -5 come to 2 ** -231."""
+
 
 @gluon.jit
 def _sum(a, b):
@@ -41,12 +44,14 @@ def _sum(a, b):
 
 
 @gluon.jit
-def gather(gates_s, halves_s, K: gl.constexpr):
-    """Sum up log decays of each half of a chunk, if no channel decays by too much.
+def gather(gates_s, halves_s, least, asked, K: gl.constexpr, NATURAL: gl.constexpr):
+    """Sum up log decays of each half of a chunk, if asked, and no channel decays by too much.
 
     Args:
-        gates_s: float32 ``[K / 32, 64, 32]``; takes G_i - G_0 - T / 2 in powers of two.
+        gates_s: float32 ``[K / 32, 64, 32]``, natural logarithms (``NATURAL``) or powers of two;
+            takes G_i - G_0 - T / 2 in powers of two.
         halves_s: float32 ``[K / 16, 1, 32]``; takes exp(T / 2) of each tile's two halves.
+        least: what T may be, in powers of two.
 
     Returns:
         whether they were written: one answer for all channels.
@@ -57,12 +62,14 @@ def gather(gates_s, halves_s, K: gl.constexpr):
     halves: gl.constexpr = gl.BlockedLayout([COUNT // 2, 32, 1], [1, 1, 32], [4, 1, 1], [2, 1, 0])
     all_s = gates_s._reinterpret(gl.float32, [COUNT * C, WIDTH], WIDE_STEPS)
     gate = gl.reshape(all_s.load(flat), [2 * COUNT, 32, WIDTH])
-    gate = gl.convert_layout(gate, halves, assert_trivial=True) * LOG2E
+    gate = gl.convert_layout(gate, halves, assert_trivial=True)
+    if NATURAL:
+        gate = gate * LOG2E
     since = gl.associative_scan(gate, 1, _sum)
     # Positive gates would overflow in between, and of no number nothing is known.
     total = gl.sum(gate, 1)
-    fine = (total >= RANGE) & (gl.max(gate, 1) <= 0.0)
-    quick = gl.min(gl.min(fine.to(gl.int32), 1), 0) == 1
+    fine = (total >= least) & (gl.max(gate, 1) <= 0.0)
+    quick = asked & (gl.min(gl.min(fine.to(gl.int32), 1), 0) == 1)
     if quick:
         middle = 0.5 * total
         found = gl.reshape(since - gl.expand_dims(middle, 1), [COUNT * C, WIDTH])
@@ -70,6 +77,23 @@ def gather(gates_s, halves_s, K: gl.constexpr):
         rows: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
         halves_s._reinterpret(gl.float32, [2 * COUNT, WIDTH], rows).store(quick_exp2(middle))
     return quick
+
+
+@gluon.jit
+def moderate(tiles_s, K: gl.constexpr):
+    """Whether all numbers of tiles of bfloat16 are below 1024."""
+    flat: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
+    most = gl.zeros([C, WIDTH], tiles_s.dtype, layout=flat)
+    for step in gl.static_range(K // WIDTH):
+        most = gl.inline_asm_elementwise(
+            "max.xorsign.abs.bf16x2 $0, $1, $2;",
+            "=r,r,r",
+            [most, tiles_s.index(step).load(flat)],
+            dtype=tiles_s.dtype,
+            is_pure=True,
+            pack=2,
+        )
+    return gl.max(gl.max(gl.abs(most.to(gl.float32)), 1), 0) < 1024.0
 
 
 @gluon.jit

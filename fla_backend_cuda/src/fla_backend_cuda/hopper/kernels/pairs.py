@@ -13,7 +13,7 @@ exchanged but, on the three lowest levels, what segments decay by, between lanes
 blocks: keys decayed until their block's end, and what blocks decay by, through shared memory.
 
 As in ``fla_triton``'s ``pairs`` factors are products of ``exp(g)``, none a quotient, no exponent a
-difference. But where keys erase, in bfloat16 with gates that are made in float32, a chunk whose
+difference. But where keys erase, in bfloat16 with gates raw or in float32, a chunk whose
 channels all decay moderately is scored by powers of both signs (``halves``): the same results in
 fewer steps, which the rest of this kernel does not tell apart.
 
@@ -28,13 +28,13 @@ strengths read, w, u and C of X written. Flops: 128 K for P; as many for A, 2 (K
 
 Such chunks, and others with strengths of heads and gates that are made (``AHEAD``), have all of q,
 k and gates on its way into shared memory before the first of it is read. Of strengths of channels
-there is no room for theirs beside, and gates activated on load were no faster.
+there is no room for theirs beside.
 
 Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16: 0.143 ms, where the portable kernel
 takes 0.236 and the bytes alone 0.087. If keys erase, 0.201, with the inverse written too 0.202, and
 0.275 where most chunks take the tree; before, 0.256 and 0.295. The portable kernel takes 0.512, the
 bytes 0.142. With strengths of channels 0.305 and 0.321, in place of 0.311 and 0.394. Bounded gates
-raw cost nothing; all arguments raw 0.065 ms, where a pass before takes 0.11.
+raw take 0.217, in place of 0.280.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
@@ -56,8 +56,8 @@ from fla_backend_cuda.hopper.kernels.copies import (
     sequence_at,
     write_tile,
 )
-from fla_backend_cuda.hopper.kernels.gates import LOG2E, decays, log_gated, powers
-from fla_backend_cuda.hopper.kernels.halves import gather, quick_scores
+from fla_backend_cuda.hopper.kernels.gates import LOG2E, activate, decays, log_gated, powers
+from fla_backend_cuda.hopper.kernels.halves import FAR, RANGE, gather, moderate, quick_scores
 from fla_backend_cuda.hopper.kernels.lanes import across_lanes
 from fla_backend_cuda.hopper.kernels.solve import inverse
 from fla_backend_cuda.hopper.kernels.tiles import (
@@ -328,10 +328,12 @@ def channel_pairs(
         weight_low = gl.where(inner < left, weight, 0.0)
         weight_high = gl.where(inner + 8 < left, weight, 0.0)
     # Of what waits in shared memory three programs of a multiprocessor leave 76 KB each.
-    WIDE_GATES: gl.constexpr = g.dtype.element_ty == gl.float32
-    QUICK: gl.constexpr = ERASE and not GATE and dtype == gl.bfloat16 and WIDE_GATES
+    WIDE_GATES: gl.constexpr = GATE or g.dtype.element_ty == gl.float32
+    QUICK: gl.constexpr = ERASE and dtype == gl.bfloat16 and WIDE_GATES
     AHEAD: gl.constexpr = QUICK or (ERASE and not CHANNELS and not GATE)
     COUNT: gl.constexpr = K // WIDTH
+    # Strengths of channels are numbers of their own.
+    FARTHER: gl.constexpr = GATE and BOUNDED and not CHANNELS
     if AHEAD:
         # Queries make room for what is erased, and keys for values.
         left_s = gl.allocate_shared_memory(dtype, [COUNT, C, WIDTH], STEPS)
@@ -343,7 +345,7 @@ def channel_pairs(
         corner = (first * (H // GROUP) + h // GROUP) * K
         APART: gl.constexpr = H // GROUP * K
         gates = g + (first * H + h) * K
-        if QUICK:
+        if QUICK and not GATE:
             for step in gl.static_range(COUNT):
                 _copy_gates(gates_s.index(step), gates + step * WIDTH, left, H * K)
             async_copy.commit_group()
@@ -355,12 +357,17 @@ def channel_pairs(
                 async_copy.commit_group()
         if QUICK:
             async_copy.commit_group()
-            async_copy.wait_group(1)
+            if GATE:
+                activate(gates_s, gates, dt_bias, rate, weight, h, left, H, K, BOUNDED, HAS_BIAS)
+            async_copy.wait_group(0 if FARTHER and not NORMS else 1)
             gl.thread_barrier()
             halves_s = gl.allocate_shared_memory(
                 gl.float32, [2 * COUNT, 1, WIDTH], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
             )
-            quick = gather(gates_s, halves_s, K)
+            asked = True
+            if FARTHER and not NORMS:
+                asked = moderate(left_s, K) & moderate(value_s, K)
+            quick = gather(gates_s, halves_s, FAR if FARTHER else RANGE, asked, K, not GATE)
         async_copy.wait_group(0 if NORMS or QUICK else COUNT - 1)
         gl.thread_barrier()
     if NORMS and AHEAD:
@@ -417,7 +424,10 @@ def channel_pairs(
             q_high = unit(q_high, unit_q_high, dtype)
             k_low = unit(k_low, unit_k_low, dtype)
             k_high = unit(k_high, unit_k_high, dtype)
-        if GATE:
+        if GATE and QUICK:
+            total_low = powers(g_low)
+            total_high = powers(g_high)
+        elif GATE:
             g_low = g_low.to(gl.float32)
             g_high = g_high.to(gl.float32)
             if HAS_BIAS:
