@@ -92,34 +92,6 @@ def test_gradients_of_gates_are_those_of_the_recurrence(
         assert {name: error for name, error in errors.items() if not error <= most} == {}
 
 
-@pytest.mark.parametrize(("factor", "shift"), [(50.0, 0.0), (300.0, 0.0), (0.1, 8.0)])
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("operator", ["chunk_kda", "chunk_gdn2"])
-def test_results_hold_however_fast_channels_decay(
-    operator: str, large: bool, factor: float, shift: float
-) -> None:
-    """Some channels, or all, too fast for powers of both signs; or as fast as a bound lets them."""
-    bounded = shift > 0.0
-    made = problem.make(
-        operator,
-        {"B": 1, "T": 200, "H": 2, "HV": 2, "K": 64, "V": 64, "N": 1},
-        torch.bfloat16,
-        torch.device("cuda"),
-        optional=("g", "beta", *(("A_log",) if bounded else ())),
-        flags=frozenset({"gate", "lower_bound"} if bounded else ()),
-        options={"lower_bound": -5.0} if bounded else None,
-        grad=True,
-    )
-    with torch.no_grad():
-        made.present["g"].mul_(factor).add_(shift)
-        if bounded:
-            made.present["A_log"].zero_()
-        if large:
-            made.present["q"].mul_(5000.0)
-    errors, most = gradient_errors(made), measure.bound(made)
-    assert {name: error for name, error in errors.items() if not error <= most} == {}
-
-
 def test_a_warmed_call_can_be_captured_and_replayed() -> None:
     given = inputs()
     with torch.no_grad():

@@ -52,11 +52,6 @@ OVER_TIME = {
 KNOWN = frozenset({NORM, SHARED})
 """Features of raw arguments that kernels know where a decay is a head's."""
 
-WITHIN = 96
-"""Registers of a thread of ``delta_channel_within`` with strengths of heads. At B2 T8192 H16 with
-K = V = 128 it took 0.272 ms on an H200; with all that it asks for, 152, 0.297, with 88, 104 and 112
-0.335, 0.310 and 0.312. With strengths of channels 96 made it 0.347 in place of 0.282."""
-
 REGISTERS = 168
 """Of a thread, before three warpgroups share them out: 65536 hold no more."""
 
@@ -190,16 +185,12 @@ class ChannelKernels(delta_channel.Kernels):
         over_time(stages, errors, (*_solved(errors, errors.u), None), o, last)
 
     def _stages(self, call: Call, problem: Problem, direction: str, launches: Launches) -> Stages:
-        channels = call.get("b") is not None
-        planned = _channel_planned(problem, direction, self.profile, channels)
+        planned = _channel_planned(problem, direction, self.profile)
         return HopperChannelStages.of(placed(call), problem, planned, self.profile, launches)
 
 
 @lru_cache(maxsize=1024)
-def _channel_planned(
-    problem: Problem, direction: str, profile: Profile, channels: bool = False
-) -> DeltaPlan:
-    """``channels``: strengths of channels, not of heads."""
+def _channel_planned(problem: Problem, direction: str, profile: Profile) -> DeltaPlan:
     planned = with_passes(delta_channel_plan.plan(problem, direction, profile), problem)
     forward = planned.launches["over_time"]
     # Twice the keys in the ring leave room for one chunk of results.
@@ -210,8 +201,6 @@ def _channel_planned(
     }
     if direction == "backward":
         launches["across"] = startable(gradients.across_launch(problem), profile)
-        if not channels:
-            launches["within"] = replace(launches["within"], registers=WITHIN)
         launches["chunk_errors"] = startable(gradients.errors_launch(problem), profile)
     return replace(planned, launches=launches)
 

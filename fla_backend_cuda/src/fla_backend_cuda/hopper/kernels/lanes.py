@@ -13,19 +13,6 @@ def quick_exp2(exponent):
 
 
 @gluon.jit
-def quick_exp2_of_minus(exponent):
-    """``2 ** -exponent``, likewise."""
-    return gl.inline_asm_elementwise(
-        "{ .reg .f32 minus; neg.f32 minus, $1; ex2.approx.ftz.f32 $0, minus; }",
-        "=f,f",
-        [exponent],
-        dtype=gl.float32,
-        is_pure=True,
-        pack=1,
-    )
-
-
-@gluon.jit
 def across_lanes(x, bit: gl.constexpr):
     """What the lane holds whose number differs in this bit: 1, 2, 4, 8 or 16."""
     return gl.inline_asm_elementwise(

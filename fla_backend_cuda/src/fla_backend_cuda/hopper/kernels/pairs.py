@@ -6,16 +6,15 @@ With running log decays G of key channels inside the chunk and their total G_C,
     A_ij = sum_d left_id k_jd exp(G_id - G_jd) for j < i, where keys erase (``ERASE``),
     q_in_i = scale exp(G_i) q_i,   k_out_j = exp(G_C - G_j) k_j,   totals = exp(G_C).
 
-A warp takes a block of 16 tokens, a lane eight channels of two of them (``tiles``). An operand of a
-product with channels in the order in which lanes have them is what the lanes hold, on the left as
-on the right, since a product does not care in which order it adds up channels. So nothing is
-exchanged but, on the three lowest levels, what segments decay by, between lanes; and what crosses
-blocks: keys decayed until their block's end, and what blocks decay by, through shared memory.
+A warp takes a block of 16 tokens, a lane eight channels of two of them: t in a tile ``low`` and
+t + 8 in a tile ``high``. An operand of a product with channels in the order in which lanes have
+them is what the lanes hold, on the left as on the right, since a product does not care in which
+order it adds up channels. So nothing is exchanged but, on the three lowest levels, what segments
+decay by, between lanes; and what crosses blocks: keys decayed until their block's end, and what
+blocks decay by, through shared memory.
 
 As in ``fla_triton``'s ``pairs`` factors are products of ``exp(g)``, none a quotient, no exponent a
-difference. But where keys erase, in bfloat16 with gates raw or in float32, a chunk whose
-channels all decay moderately is scored by powers of both signs (``halves``): the same results in
-fewer steps, which the rest of this kernel does not tell apart.
+difference.
 
 Where keys erase, the chunk's system is solved on the spot (``solve``), and what its tokens erase
 and write is multiplied out: w = X left exp(G), u = X value, X = (I + A)^-1 with strengths in it.
@@ -26,15 +25,15 @@ and k before, so that caches serve the second one.
 Bytes a token and head: q, k and gates read, q_in, k_out and C of P written; if keys erase, v and
 strengths read, w, u and C of X written. Flops: 128 K for P; as many for A, 2 (K + V) C for w and u.
 
-Such chunks, and others with strengths of heads and gates that are made (``AHEAD``), have all of q,
-k and gates on its way into shared memory before the first of it is read. Of strengths of channels
-there is no room for theirs beside.
+With strengths of heads and gates that are made (``AHEAD``) all of q, k and gates is on its way into
+shared memory before the first of it is read. Of strengths of channels there is no room for theirs
+beside, and gates activated on load were no faster.
 
 Measured on an H200 at B2 T8192 H16 K = V = 128 in bfloat16: 0.143 ms, where the portable kernel
-takes 0.236 and the bytes alone 0.087. If keys erase, 0.201, with the inverse written too 0.202, and
-0.275 where most chunks take the tree; before, 0.256 and 0.295. The portable kernel takes 0.512, the
-bytes 0.142. With strengths of channels 0.305 and 0.321, in place of 0.311 and 0.394. Bounded gates
-raw take 0.217, in place of 0.280.
+takes 0.236 and the bytes alone 0.087. If keys erase, 0.253 ahead and 0.286 not, and with the
+inverse written too 0.293 and 0.325; the portable kernel takes 0.512, the bytes 0.142. Half of the
+time instructions are issued: 62 for each element of q, two of them products of tensor cores.
+Bounded gates raw cost nothing; all arguments raw 0.065 ms, where a pass before takes 0.11.
 """
 
 # Branches on constants cannot be merged with branches on values: the former vanish.
@@ -43,42 +42,17 @@ raw take 0.217, in place of 0.280.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
 
-from fla_backend_cuda.hopper.kernels.copies import (
-    chunk_at,
-    copy_tile,
-    first_slot,
-    sequence_at,
-    write_tile,
-)
-from fla_backend_cuda.hopper.kernels.gates import LOG2E, activate, decays, log_gated, powers
-from fla_backend_cuda.hopper.kernels.halves import FAR, RANGE, gather, moderate, quick_scores
+from fla_backend_cuda.hopper.kernels.copies import chunk_at, copy_tile, first_slot, sequence_at
 from fla_backend_cuda.hopper.kernels.lanes import across_lanes
 from fla_backend_cuda.hopper.kernels.solve import inverse
-from fla_backend_cuda.hopper.kernels.tiles import (
-    STEPS,
-    TILES,
-    WIDE_STEPS,
-    apart,
-    columns_of,
-    load_both,
-    paired,
-    rows_of,
-    store_both,
-    tile_at,
-    unit,
-    wide_rows_of,
-)
 from fla_backend_cuda.hopper.kernels.warps import (
     BLOCK,
+    PAIRS,
     PRODUCTS,
     WIDE,
     WIDE_COLUMNS,
+    WIDE_ROWS,
     WIDTH,
     C,
     as_column,
@@ -87,11 +61,104 @@ from fla_backend_cuda.hopper.kernels.warps import (
 )
 from fla_triton.kernels.activations import rate_of, reciprocal_root, writing_strength
 
-SOLVED = gl.constexpr(
-    gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 32, 16])
+LOG2E = gl.constexpr(1.4426950408889634)
+FLOOR = gl.constexpr(-110.0)
+"""Gates below this are taken for it, as the portable kernels take them."""
+
+TILES = gl.constexpr(gl.BlockedLayout([1, 1, 8], [1, 8, 4], [4, 1, 1], [2, 1, 0]))
+"""``[4, 8, 32]``: eight tokens of each block."""
+
+BLOCKS = gl.constexpr(
+    gl.DistributedLinearLayout(
+        reg_bases=[[0, 1], [0, 2], [0, 4], [8, 0]],
+        lane_bases=[[0, 8], [0, 16], [1, 0], [2, 0], [4, 0]],
+        warp_bases=[[16, 0], [32, 0]],
+        block_bases=[],
+        shape=[64, 32],
+    )
 )
-"""``[64, 32]``: the inverse times a tile."""
-SOLVING = gl.constexpr(gl.DotOperandLayout(0, SOLVED, 2))
+"""``[64, 32]`` as two of ``TILES``."""
+
+ROWS = gl.constexpr(gl.DotOperandLayout(0, PRODUCTS, 8))
+COLUMNS = gl.constexpr(gl.DotOperandLayout(1, PRODUCTS, 8))
+
+PLAIN_ROWS = gl.constexpr(gl.DotOperandLayout(0, WIDE, 2))
+PLAIN_COLUMNS = gl.constexpr(gl.DotOperandLayout(1, WIDE, 2))
+
+STEPS = gl.constexpr(gl.SwizzledSharedLayout(8, 2, 4, [1, 0]))
+"""Tiles ``[64, 32]`` in shared memory, of which products read columns."""
+
+WIDE_STEPS = gl.constexpr(gl.SwizzledSharedLayout(4, 1, 8, [1, 0]))
+"""The same in float32."""
+
+
+@gluon.jit
+def _apart(tile_s):
+    """Tokens t and t + 8 of each block of a tile in shared memory."""
+    x = gl.permute(gl.reshape(tile_s.load(BLOCKS), [4, 2, 8, WIDTH]), (0, 2, 3, 1))
+    low, high = gl.split(x)
+    return (
+        gl.convert_layout(low, TILES, assert_trivial=True),
+        gl.convert_layout(high, TILES, assert_trivial=True),
+    )
+
+
+@gluon.jit
+def _rows(low, high, dtype: gl.constexpr):
+    """Two tiles as the left operand ``[4, 16, 32]``."""
+    both = gl.permute(gl.join(low.to(dtype), high.to(dtype)), (0, 3, 1, 2))
+    return gl.convert_layout(gl.reshape(both, [4, BLOCK, WIDTH]), ROWS)
+
+
+@gluon.jit
+def _columns(low, high, dtype: gl.constexpr):
+    """Two tiles as the right operand ``[4, 32, 16]``."""
+    both = gl.permute(gl.join(low.to(dtype), high.to(dtype)), (0, 3, 1, 2))
+    turned = gl.permute(gl.reshape(both, [4, BLOCK, WIDTH]), (0, 2, 1))
+    return gl.convert_layout(turned, COLUMNS)
+
+
+@gluon.jit
+def _wide_rows(low, high, factor, dtype: gl.constexpr):
+    """Two tiles, times a factor, as the left operand ``[64, 32]``."""
+    both = gl.join((low * factor).to(dtype), (high * factor).to(dtype))
+    both = gl.reshape(gl.permute(both, (0, 3, 1, 2)), [C, WIDTH])
+    return gl.convert_layout(both, WIDE_ROWS)
+
+
+@gluon.jit
+def _paired(level: gl.constexpr):
+    """Pairs ``[1, 16, 16]`` of a level; of level -1 a token with itself."""
+    along: gl.constexpr = gl.SliceLayout(0, PRODUCTS)
+    row = gl.arange(0, BLOCK, layout=gl.SliceLayout(1, along))[:, None]
+    column = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, along))[None, :]
+    if level < 0:
+        found = row == column
+    else:
+        found = ((row ^ column) >> level == 1) & (row > column)
+    return found[None, :, :]
+
+
+@gluon.jit
+def _load(x, places, low_mask, high_mask, behind):
+    """Tokens t and t + 8 of each block."""
+    return (
+        gl.load(x + places, mask=low_mask, other=0.0),
+        gl.load(x + places + behind, mask=high_mask, other=0.0),
+    )
+
+
+@gluon.jit
+def _store(x, places, low, high, low_mask, high_mask, behind):
+    dtype: gl.constexpr = x.dtype.element_ty
+    gl.store(x + places, low.to(dtype), mask=low_mask)
+    gl.store(x + places + behind, high.to(dtype), mask=high_mask)
+
+
+@gluon.jit
+def _decays(gate):
+    gate = gate.to(gl.float32)
+    return gl.exp2(gl.where(gate < FLOOR, FLOOR, gate) * LOG2E)
 
 
 @gluon.jit
@@ -100,7 +167,7 @@ def _reciprocal_norms(x, places, low_mask, high_mask, behind, K: gl.constexpr):
     squares_low = gl.zeros([4, 8, WIDTH], gl.float32, layout=TILES)
     squares_high = squares_low
     for step in gl.static_range(0, K, WIDTH):
-        low, high = load_both(x, places + step, low_mask, high_mask, behind)
+        low, high = _load(x, places + step, low_mask, high_mask, behind)
         squares_low += low.to(gl.float32) * low.to(gl.float32)
         squares_high += high.to(gl.float32) * high.to(gl.float32)
     low = reciprocal_root(gl.sum(squares_low, 2))
@@ -114,12 +181,51 @@ def _reciprocal_norms_of(tiles_s, K: gl.constexpr):
     squares_low = gl.zeros([4, 8, WIDTH], gl.float32, layout=TILES)
     squares_high = squares_low
     for step in gl.static_range(K // WIDTH):
-        low, high = apart(tiles_s.index(step))
+        low, high = _apart(tiles_s.index(step))
         squares_low += low.to(gl.float32) * low.to(gl.float32)
         squares_high += high.to(gl.float32) * high.to(gl.float32)
     low = reciprocal_root(gl.sum(squares_low, 2))
     high = reciprocal_root(gl.sum(squares_high, 2))
     return low[:, :, None], high[:, :, None]
+
+
+@gluon.jit
+def _unit(x, factor, dtype: gl.constexpr):
+    return (x.to(gl.float32) * factor).to(dtype)
+
+
+@gluon.jit
+def _reciprocal(x):
+    return gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def _log2(x):
+    return gl.inline_asm_elementwise(
+        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def _gated(x, rate, weight, BOUNDED: gl.constexpr):
+    """``exp`` of the log decays of logits: ``activations.log_decay`` in fewer steps.
+
+    ``weight``: minus the rate, or the bound in powers of two; zero where no token is, so that
+    nothing decays there.
+    """
+    if BOUNDED:
+        found = _reciprocal(1.0 + gl.exp2(x * (rate * -LOG2E)))
+    else:
+        bits = x * LOG2E
+        small = gl.exp2(-gl.abs(bits))
+        # The logarithm's own error is absolute: 2 ** -22.
+        series = small * (LOG2E + small * (-LOG2E / 2 + small * (LOG2E / 3)))
+        found = gl.where(small < 0.015625, series, _log2(1.0 + small))
+        found += gl.where(bits > 0.0, bits, 0.0)
+    found = found * weight
+    return gl.exp2(gl.where(found < FLOOR * LOG2E, FLOOR * LOG2E, found))
 
 
 @gluon.jit
@@ -130,34 +236,48 @@ def _total(totals_s, block: gl.constexpr):
 
 
 @gluon.jit
-def _strengths(strength_s, block: gl.constexpr):
+def _strengths(
+    erase,
+    block: gl.constexpr,
+    first,
+    left,
+    h,
+    H: gl.constexpr,
+    SIGMOID: gl.constexpr,
+    DOUBLED: gl.constexpr,
+):
     """Strengths of a block's tokens, as a row."""
-    return strength_s.slice(block * BLOCK, BLOCK).load(gl.SliceLayout(0, WIDE))[None, :]
+    token = block * BLOCK + gl.arange(0, BLOCK, layout=gl.SliceLayout(0, WIDE))
+    found = gl.load(erase + (first + token) * H + h, mask=token < left, other=0.0)
+    return writing_strength(found.to(gl.float32), SIGMOID, DOUBLED)[None, :]
 
 
 @gluon.jit
-def _left(columns, dtype: gl.constexpr):
-    """Four columns of blocks as the left operand of products of a warpgroup."""
-    early = gl.join(columns[0].to(dtype), columns[1].to(dtype))
-    late = gl.join(columns[2].to(dtype), columns[3].to(dtype))
-    both = gl.permute(gl.join(early, late), (0, 3, 2, 1))
-    return gl.convert_layout(gl.reshape(both, [C, C]), SOLVING, assert_trivial=True)
+def _left(x, dtype: gl.constexpr):
+    """A column of blocks as the left operand of plain products."""
+    return gl.convert_layout(x.to(dtype), PLAIN_ROWS)
 
 
 @gluon.jit
-def _multiply(target, x, tiles_s, left, stride: gl.constexpr, COUNT: gl.constexpr):
-    """Write the inverse times so many tiles ``[64, 32]``, by way of their memory."""
-    D: gl.constexpr = COUNT * WIDTH
-    whole_s = tiles_s._reinterpret(tiles_s.dtype, [C, D], STEPS)
-    product: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, D, 16]
-    )
-    zero = gl.zeros([C, D], gl.float32, layout=product)
-    x = gl.convert_layout(x, gl.DotOperandLayout(0, product, 2), assert_trivial=True)
-    found = warpgroup_mma(x, whole_s, zero, use_acc=False, is_async=True)
-    found = warpgroup_mma_wait(0, deps=[found])
-    whole_s.store(found.to(tiles_s.dtype))
-    write_tile(target, whole_s, left, stride, C, D)
+def _tile(x, left, stride: gl.constexpr):
+    """Tile ``[64, 32]`` in memory, zero where there are no rows."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [8, 4], [4, 1], [1, 0])
+    rows = gl.arange(0, C, layout=gl.SliceLayout(1, layout))[:, None]
+    columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, layout))[None, :]
+    return gl.load(x + rows * stride + columns, mask=rows + 0 * columns < left, other=0.0)
+
+
+@gluon.jit
+def _multiply(target, x, tile_s, left, stride: gl.constexpr):
+    """Write the inverse times a tile ``[64, 32]``."""
+    acc = gl.zeros([C, WIDTH], gl.float32, layout=WIDE)
+    for block in gl.static_range(4):
+        columns = tile_s.slice(block * BLOCK, BLOCK).load(PLAIN_COLUMNS)
+        acc = mma_v2(x[block], columns, acc)
+    found = gl.convert_layout(acc.to(target.dtype.element_ty), PAIRS)
+    rows = gl.arange(0, C, layout=gl.SliceLayout(1, PAIRS))[:, None]
+    columns = gl.arange(0, WIDTH, layout=gl.SliceLayout(0, PAIRS))[None, :]
+    gl.store(target + rows * stride + columns, found, mask=rows + 0 * columns < left)
 
 
 @gluon.jit
@@ -186,7 +306,6 @@ def _copy_values(value_s, values, left, stride: gl.constexpr, TOGETHER: gl.const
 def _write_solved(
     scores,
     tensors,
-    strength_s,
     left_s,
     value_s,
     square_s,
@@ -199,6 +318,8 @@ def _write_solved(
     TOGETHER: gl.constexpr,
     CHANNELS: gl.constexpr,
     WITH_INVERSE: gl.constexpr,
+    SIGMOID: gl.constexpr,
+    DOUBLED: gl.constexpr,
 ):
     """Invert a chunk's system, and multiply with it what its tokens erase and write.
 
@@ -206,10 +327,12 @@ def _write_solved(
     channels are written with strengths of their own.
     """
     wrong, wrong_0, wrong_1, wrong_2 = scores
-    v, write, w, u, solved = tensors
+    v, erase, write, w, u, solved = tensors
     dtype: gl.constexpr = v.dtype.element_ty
+    token = gl.arange(0, C, layout=gl.SliceLayout(1, WIDE))
     if not CHANNELS:
-        strength = strength_s.load(gl.SliceLayout(1, WIDE))[:, None]
+        strength = gl.load(erase + (first + token) * H + h, mask=token < left, other=0.0)
+        strength = writing_strength(strength.to(gl.float32), SIGMOID, DOUBLED)[:, None]
         wrong_0 *= strength
         wrong_1 *= strength
         wrong_2 *= strength
@@ -219,14 +342,14 @@ def _write_solved(
     if WITH_INVERSE:
         store_square(solved, (x_0, x_1, x_2, x_3), square_s, first, left, h, H)
     if not CHANNELS:
-        x_0 *= _strengths(strength_s, 0)
-        x_1 *= _strengths(strength_s, 1)
-        x_2 *= _strengths(strength_s, 2)
-        x_3 *= _strengths(strength_s, 3)
-    x = _left((x_0, x_1, x_2, x_3), dtype)
-    fence_async_shared()
-    gl.thread_barrier()
-    _multiply(w + (first * H + h) * K, x, left_s, left, H * K, K // WIDTH)
+        x_0 *= _strengths(erase, 0, first, left, h, H, SIGMOID, DOUBLED)
+        x_1 *= _strengths(erase, 1, first, left, h, H, SIGMOID, DOUBLED)
+        x_2 *= _strengths(erase, 2, first, left, h, H, SIGMOID, DOUBLED)
+        x_3 *= _strengths(erase, 3, first, left, h, H, SIGMOID, DOUBLED)
+    x = (_left(x_0, dtype), _left(x_1, dtype), _left(x_2, dtype), _left(x_3, dtype))
+    rows_w = w + (first * H + h) * K
+    for step in range(K // WIDTH):
+        _multiply(rows_w + step * WIDTH, x, left_s.index(step), left, H * K)
     values = v + (first * H + h) * V
     rows_u = u + (first * H + h) * V
     for column in gl.static_range(0, V, TOGETHER * WIDTH):
@@ -234,16 +357,17 @@ def _write_solved(
             strengths = write + (first * H + h) * V
             for step in gl.static_range(TOGETHER):
                 at = column + step * WIDTH
-                tile = tile_at(values + at, left, H * V).to(gl.float32)
-                tile *= tile_at(strengths + at, left, H * V).to(gl.float32)
+                tile = _tile(values + at, left, H * V).to(gl.float32)
+                tile *= _tile(strengths + at, left, H * V).to(gl.float32)
                 value_s.index(step).store(tile.to(dtype))
         else:
             if column > 0:
                 _copy_values(value_s, values + column, left, H * V, TOGETHER)
             async_copy.wait_group(0)
-        fence_async_shared()
-        gl.thread_barrier()
-        _multiply(rows_u + column, x, value_s, left, H * V, TOGETHER)
+            gl.thread_barrier()
+        for step in range(TOGETHER):
+            at = column + step * WIDTH
+            _multiply(rows_u + at, x, value_s.index(step), left, H * V)
         gl.thread_barrier()
 
 
@@ -319,6 +443,33 @@ def channel_pairs(
     else:
         shared = (first * (H // GROUP) + h // GROUP) * K + inner * (H // GROUP * K) + channel
     SHARED: gl.constexpr = BEHIND // GROUP
+    # Of what waits in shared memory three programs of a multiprocessor leave 76 KB each.
+    AHEAD: gl.constexpr = ERASE and not CHANNELS and not GATE
+    COUNT: gl.constexpr = K // WIDTH
+    if AHEAD:
+        # Queries make room for what is erased, and keys for values.
+        left_s = gl.allocate_shared_memory(dtype, [COUNT, C, WIDTH], STEPS)
+        value_s = gl.allocate_shared_memory(dtype, [max(COUNT, TOGETHER), C, WIDTH], STEPS)
+        if g.dtype.element_ty == gl.float32:
+            gates_s = gl.allocate_shared_memory(gl.float32, [COUNT, C, WIDTH], WIDE_STEPS)
+        else:
+            gates_s = gl.allocate_shared_memory(g.dtype.element_ty, [COUNT, C, WIDTH], STEPS)
+        corner = (first * (H // GROUP) + h // GROUP) * K
+        APART: gl.constexpr = H // GROUP * K
+        for step in gl.static_range(COUNT):
+            copy_tile(left_s.index(step), q + corner + step * WIDTH, left, APART, C, WIDTH)
+            copy_tile(value_s.index(step), k + corner + step * WIDTH, left, APART, C, WIDTH)
+            gates = g + (first * H + h) * K + step * WIDTH
+            _copy_gates(gates_s.index(step), gates, left, H * K)
+            async_copy.commit_group()
+        async_copy.wait_group(0 if NORMS else COUNT - 1)
+        gl.thread_barrier()
+    if NORMS and AHEAD:
+        unit_q_low, unit_q_high = _reciprocal_norms_of(left_s, K)
+        unit_k_low, unit_k_high = _reciprocal_norms_of(value_s, K)
+    elif NORMS:
+        unit_q_low, unit_q_high = _reciprocal_norms(q, shared, low_mask, high_mask, SHARED, K)
+        unit_k_low, unit_k_high = _reciprocal_norms(k, shared, low_mask, high_mask, SHARED, K)
     if GATE:
         rate = rate_of(a_log, h, HAS_RATE)
         if BOUNDED:
@@ -327,55 +478,6 @@ def channel_pairs(
             weight = -rate
         weight_low = gl.where(inner < left, weight, 0.0)
         weight_high = gl.where(inner + 8 < left, weight, 0.0)
-    # Of what waits in shared memory three programs of a multiprocessor leave 76 KB each.
-    WIDE_GATES: gl.constexpr = GATE or g.dtype.element_ty == gl.float32
-    QUICK: gl.constexpr = ERASE and dtype == gl.bfloat16 and WIDE_GATES
-    AHEAD: gl.constexpr = QUICK or (ERASE and not CHANNELS and not GATE)
-    COUNT: gl.constexpr = K // WIDTH
-    # Strengths of channels are numbers of their own.
-    FARTHER: gl.constexpr = GATE and BOUNDED and not CHANNELS
-    if AHEAD:
-        # Queries make room for what is erased, and keys for values.
-        left_s = gl.allocate_shared_memory(dtype, [COUNT, C, WIDTH], STEPS)
-        value_s = gl.allocate_shared_memory(dtype, [max(COUNT, TOGETHER), C, WIDTH], STEPS)
-        if WIDE_GATES:
-            gates_s = gl.allocate_shared_memory(gl.float32, [COUNT, C, WIDTH], WIDE_STEPS)
-        else:
-            gates_s = gl.allocate_shared_memory(g.dtype.element_ty, [COUNT, C, WIDTH], STEPS)
-        corner = (first * (H // GROUP) + h // GROUP) * K
-        APART: gl.constexpr = H // GROUP * K
-        gates = g + (first * H + h) * K
-        if QUICK and not GATE:
-            for step in gl.static_range(COUNT):
-                _copy_gates(gates_s.index(step), gates + step * WIDTH, left, H * K)
-            async_copy.commit_group()
-        for step in gl.static_range(COUNT):
-            copy_tile(left_s.index(step), q + corner + step * WIDTH, left, APART, C, WIDTH)
-            copy_tile(value_s.index(step), k + corner + step * WIDTH, left, APART, C, WIDTH)
-            if not QUICK:
-                _copy_gates(gates_s.index(step), gates + step * WIDTH, left, H * K)
-                async_copy.commit_group()
-        if QUICK:
-            async_copy.commit_group()
-            if GATE:
-                activate(gates_s, gates, dt_bias, rate, weight, h, left, H, K, BOUNDED, HAS_BIAS)
-            async_copy.wait_group(0 if FARTHER and not NORMS else 1)
-            gl.thread_barrier()
-            halves_s = gl.allocate_shared_memory(
-                gl.float32, [2 * COUNT, 1, WIDTH], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
-            )
-            asked = True
-            if FARTHER and not NORMS:
-                asked = moderate(left_s, K) & moderate(value_s, K)
-            quick = gather(gates_s, halves_s, FAR if FARTHER else RANGE, asked, K, not GATE)
-        async_copy.wait_group(0 if NORMS or QUICK else COUNT - 1)
-        gl.thread_barrier()
-    if NORMS and AHEAD:
-        unit_q_low, unit_q_high = _reciprocal_norms_of(left_s, K)
-        unit_k_low, unit_k_high = _reciprocal_norms_of(value_s, K)
-    elif NORMS:
-        unit_q_low, unit_q_high = _reciprocal_norms(q, shared, low_mask, high_mask, SHARED, K)
-        unit_k_low, unit_k_high = _reciprocal_norms(k, shared, low_mask, high_mask, SHARED, K)
 
     plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     keys_s = gl.allocate_shared_memory(dtype, [C, WIDTH], plain)
@@ -386,17 +488,6 @@ def channel_pairs(
             _copy_values(value_s, v + (first * H + h) * V, left, H * V, TOGETHER)
     totals_s = gl.allocate_shared_memory(gl.float32, [4 * 8, WIDTH], plain)
 
-    # Where strengths are of channels the name has no use.
-    strength_s = totals_s
-    if ERASE and not CHANNELS:
-        lane: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-        strength_s = gl.allocate_shared_memory(
-            gl.float32, [C], gl.SwizzledSharedLayout(1, 1, 1, [0])
-        )
-        there = gl.arange(0, C, layout=lane)
-        strength = gl.load(erase + (first + there) * H + h, mask=there < left, other=0.0)
-        strength_s.store(writing_strength(strength.to(gl.float32), SIGMOID, DOUBLED))
-
     near = no_products()
     far_0 = gl.zeros([C, BLOCK], gl.float32, layout=WIDE)
     far_1 = gl.zeros([C, BLOCK], gl.float32, layout=WIDE)
@@ -405,46 +496,37 @@ def channel_pairs(
     wrong_0 = gl.zeros([C, BLOCK], gl.float32, layout=WIDE)
     wrong_1 = gl.zeros([C, BLOCK], gl.float32, layout=WIDE)
     wrong_2 = gl.zeros([C, BLOCK], gl.float32, layout=WIDE)
-    if QUICK:
-        end = gl.where(quick, 0, K)
-    else:
-        end = K
-    for step in range(0, end, WIDTH):
+    for step in range(0, K, WIDTH):
         at = places + step
         if AHEAD:
-            q_low, q_high = apart(left_s.index(step // WIDTH))
-            k_low, k_high = apart(value_s.index(step // WIDTH))
-            g_low, g_high = apart(gates_s.index(step // WIDTH))
+            q_low, q_high = _apart(left_s.index(step // WIDTH))
+            k_low, k_high = _apart(value_s.index(step // WIDTH))
+            g_low, g_high = _apart(gates_s.index(step // WIDTH))
         else:
-            q_low, q_high = load_both(q, shared + step, low_mask, high_mask, SHARED)
-            k_low, k_high = load_both(k, shared + step, low_mask, high_mask, SHARED)
-            g_low, g_high = load_both(g, at, low_mask, high_mask, BEHIND)
+            q_low, q_high = _load(q, shared + step, low_mask, high_mask, SHARED)
+            k_low, k_high = _load(k, shared + step, low_mask, high_mask, SHARED)
+            g_low, g_high = _load(g, at, low_mask, high_mask, BEHIND)
         if NORMS:
-            q_low = unit(q_low, unit_q_low, dtype)
-            q_high = unit(q_high, unit_q_high, dtype)
-            k_low = unit(k_low, unit_k_low, dtype)
-            k_high = unit(k_high, unit_k_high, dtype)
-        if GATE and QUICK:
-            total_low = powers(g_low)
-            total_high = powers(g_high)
-        elif GATE:
+            q_low = _unit(q_low, unit_q_low, dtype)
+            q_high = _unit(q_high, unit_q_high, dtype)
+            k_low = _unit(k_low, unit_k_low, dtype)
+            k_high = _unit(k_high, unit_k_high, dtype)
+        if GATE:
             g_low = g_low.to(gl.float32)
             g_high = g_high.to(gl.float32)
             if HAS_BIAS:
                 bias = gl.load(dt_bias + h * K + step + channel).to(gl.float32)
                 g_low += bias
                 g_high += bias
-            total_low = powers(log_gated(g_low, rate, weight_low, BOUNDED))
-            total_high = powers(log_gated(g_high, rate, weight_high, BOUNDED))
+            total_low = _gated(g_low, rate, weight_low, BOUNDED)
+            total_high = _gated(g_high, rate, weight_high, BOUNDED)
         else:
-            total_low = decays(g_low)
-            total_high = decays(g_high)
+            total_low = _decays(g_low)
+            total_high = _decays(g_high)
 
         # A token does not decay towards itself.
-        found = mma_v2(
-            rows_of(q_low, q_high, dtype), columns_of(k_low, k_high, dtype), no_products()
-        )
-        near += gl.where(paired(-1), found, 0.0)
+        found = mma_v2(_rows(q_low, q_high, dtype), _columns(k_low, k_high, dtype), no_products())
+        near += gl.where(_paired(-1), found, 0.0)
 
         right_low = k_low.to(gl.float32)
         right_high = k_high.to(gl.float32)
@@ -454,18 +536,18 @@ def channel_pairs(
         left_high = right_high
         if ERASE:
             if CHANNELS:
-                b_low, b_high = load_both(erase, at, low_mask, high_mask, BEHIND)
+                b_low, b_high = _load(erase, at, low_mask, high_mask, BEHIND)
                 left_low = left_low * b_low.to(gl.float32)
                 left_high = left_high * b_high.to(gl.float32)
             left_low = left_low * total_low
             left_high = left_high * total_high
         for level in gl.static_range(3):
-            columns = columns_of(right_low, right_high, dtype)
-            found = mma_v2(rows_of(q_low, q_high, dtype), columns, no_products())
-            near += gl.where(paired(level), found, 0.0)
+            columns = _columns(right_low, right_high, dtype)
+            found = mma_v2(_rows(q_low, q_high, dtype), columns, no_products())
+            near += gl.where(_paired(level), found, 0.0)
             if ERASE:
-                found = mma_v2(rows_of(left_low, left_high, dtype), columns, no_products())
-                wrong += gl.where(paired(level), found, 0.0)
+                found = mma_v2(_rows(left_low, left_high, dtype), columns, no_products())
+                wrong += gl.where(_paired(level), found, 0.0)
             later = (token >> level) & 1 == 1
             other_low = across_lanes(total_low, 4 << level)
             other_high = across_lanes(total_high, 4 << level)
@@ -480,12 +562,12 @@ def channel_pairs(
             right_high *= gl.where(later, 1.0, other_high)
             total_low *= other_low
             total_high *= other_high
-        columns = columns_of(right_low, right_high, dtype)
-        found = mma_v2(rows_of(q_low, q_high, dtype), columns, no_products())
-        near += gl.where(paired(3), found, 0.0)
+        columns = _columns(right_low, right_high, dtype)
+        found = mma_v2(_rows(q_low, q_high, dtype), columns, no_products())
+        near += gl.where(_paired(3), found, 0.0)
         if ERASE:
-            found = mma_v2(rows_of(left_low, left_high, dtype), columns, no_products())
-            wrong += gl.where(paired(3), found, 0.0)
+            found = mma_v2(_rows(left_low, left_high, dtype), columns, no_products())
+            wrong += gl.where(_paired(3), found, 0.0)
         q_high *= total_low
         if ERASE:
             left_high *= total_low
@@ -495,7 +577,7 @@ def channel_pairs(
         keys = gl.permute(gl.join(right_low.to(dtype), right_high.to(dtype)), (0, 3, 1, 2))
         keys_s.store(gl.reshape(keys, [C, WIDTH]))
         totals_s.store(gl.reshape(total_low, [4 * 8, WIDTH]))
-        if AHEAD and not QUICK:
+        if AHEAD:
             # An empty group for each step: with it those that may be on their way are as many.
             async_copy.commit_group()
             async_copy.wait_group(COUNT - 1)
@@ -505,19 +587,19 @@ def channel_pairs(
         total_3 = _total(totals_s, 3)
 
         columns = keys_s.slice(2 * BLOCK, BLOCK).permute((1, 0)).load(WIDE_COLUMNS)
-        far_2 = mma_v2(wide_rows_of(q_low, q_high, 1.0, dtype), columns, far_2)
+        far_2 = mma_v2(_wide_rows(q_low, q_high, 1.0, dtype), columns, far_2)
         if ERASE:
-            wrong_2 = mma_v2(wide_rows_of(left_low, left_high, 1.0, dtype), columns, wrong_2)
+            wrong_2 = mma_v2(_wide_rows(left_low, left_high, 1.0, dtype), columns, wrong_2)
         columns = keys_s.slice(1 * BLOCK, BLOCK).permute((1, 0)).load(WIDE_COLUMNS)
         between = gl.where(block == 3, total_2, 1.0)
-        far_1 = mma_v2(wide_rows_of(q_low, q_high, between, dtype), columns, far_1)
+        far_1 = mma_v2(_wide_rows(q_low, q_high, between, dtype), columns, far_1)
         if ERASE:
-            wrong_1 = mma_v2(wide_rows_of(left_low, left_high, between, dtype), columns, wrong_1)
+            wrong_1 = mma_v2(_wide_rows(left_low, left_high, between, dtype), columns, wrong_1)
         columns = keys_s.slice(0 * BLOCK, BLOCK).permute((1, 0)).load(WIDE_COLUMNS)
         between *= gl.where(block >= 2, total_1, 1.0)
-        far_0 = mma_v2(wide_rows_of(q_low, q_high, between, dtype), columns, far_0)
+        far_0 = mma_v2(_wide_rows(q_low, q_high, between, dtype), columns, far_0)
         if ERASE:
-            wrong_0 = mma_v2(wide_rows_of(left_low, left_high, between, dtype), columns, wrong_0)
+            wrong_0 = mma_v2(_wide_rows(left_low, left_high, between, dtype), columns, wrong_0)
 
         # What blocks decay by that lie before a block, and behind it.
         before = gl.where(block >= 1, total_0, 1.0) * between
@@ -526,38 +608,16 @@ def channel_pairs(
         enter = before
         if not ERASE:
             enter = before * scale
-        store_both(q_in, at, q_low * enter, q_high * enter, low_mask, high_mask, BEHIND)
+        _store(q_in, at, q_low * enter, q_high * enter, low_mask, high_mask, BEHIND)
         if ERASE:
             lefts = gl.join((left_low * before).to(dtype), (left_high * before).to(dtype))
             lefts = gl.reshape(gl.permute(lefts, (0, 3, 1, 2)), [C, WIDTH])
             left_s.index(step // WIDTH).store(lefts)
-        store_both(k_out, at, right_low * behind, right_high * behind, low_mask, high_mask, BEHIND)
+        _store(k_out, at, right_low * behind, right_high * behind, low_mask, high_mask, BEHIND)
         whole = total_low * before * behind
         totals_at = totals + slot * K + step + channel + 0 * inner
         gl.store(totals_at, whole, mask=here == 0)
-    if QUICK:
-        # A zero that the compiler does not know: both ways form addresses of their own.
-        again = T >> 31
-        if NORMS:
-            units = (unit_q_low, unit_q_high, unit_k_low, unit_k_high)
-        else:
-            units = (1.0, 1.0, 1.0, 1.0)
-        near, far_0, far_1, far_2, wrong, wrong_0, wrong_1, wrong_2 = quick_scores(
-            (near, far_0, far_1, far_2, wrong, wrong_0, wrong_1, wrong_2),
-            (left_s, value_s, gates_s, halves_s, keys_s),
-            units,
-            (erase, q_in, k_out, totals),
-            (first * H + h) * K + (inner + again) * (H * K) + channel,
-            (slot + again) * K,
-            inner + again + 0 * channel < left,
-            inner + again + 8 + 0 * channel < left,
-            gl.where(quick, COUNT, 0),
-            BEHIND,
-            CHANNELS,
-            NORMS,
-            dtype,
-        )
-    if AHEAD and not CHANNELS:
+    if AHEAD:
         _copy_values(value_s, v + (first * H + h) * V, left, H * V, TOGETHER)
     column = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, WIDE))[None, :]
     row = gl.arange(0, C, layout=gl.SliceLayout(1, WIDE))[:, None]
@@ -573,8 +633,7 @@ def channel_pairs(
     if ERASE:
         _write_solved(
             (wrong, wrong_0, wrong_1, wrong_2),
-            (v, write, w, u, solved),
-            strength_s,
+            (v, erase, write, w, u, solved),
             left_s,
             value_s,
             square_s,
@@ -587,4 +646,6 @@ def channel_pairs(
             TOGETHER,
             CHANNELS,
             WITH_INVERSE,
+            SIGMOID,
+            DOUBLED,
         )

@@ -30,6 +30,9 @@ order it adds up channels, as long as both have the same."""
 SQUARE = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
 """``[64, 64]`` for memory."""
 
+PAIRS = gl.constexpr(gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
+"""``[64, 32]`` for memory, rows of a warp as in ``WIDE``."""
+
 
 @gluon.jit
 def no_products():
