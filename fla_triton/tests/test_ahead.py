@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import programs
 
@@ -63,6 +64,36 @@ def test_a_call_is_run_again_once_and_what_it_raises_is_its_own(
         ahead.compile_missing(_kernel())
         assert ahead.current.noted is None
     assert runs == [0]
+
+
+def test_modes_of_the_caller_do_not_see_what_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Selective checkpointing keeps what it sees, and hands it out when recomputing."""
+    monkeypatch.setattr(together, "idle_cores", lambda: 4)
+    seen: list[Any] = []
+
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    made: list[Tensor] = []
+
+    def again() -> None:
+        x = ahead.without_memory(real)
+        assert x is not None
+        made.extend((x.new_zeros(2), torch.empty_like(x), x[:1].sum(0), x + x))
+
+    with Seeing():
+        real = torch.zeros(3, 4)
+        before = len(seen)
+        ahead.current.again = again
+        ahead.compile_missing(_kernel())
+        assert len(seen) == before
+        assert [x.device.type for x in made] == ["meta"] * 4
+        torch.zeros(1)
+        assert len(seen) > before  # they are on again
 
 
 @pytest.mark.parametrize(

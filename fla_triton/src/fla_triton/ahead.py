@@ -112,8 +112,9 @@ def compile_missing(kernel: Any) -> None:
     again, current.again = current.again, None
     if again is None or not compiled_by_threads(kernel):
         return
-    # What goes wrong here goes wrong in the call itself, which then says so.
-    with noting() as noted, suppress(Exception), _Plainly():
+    # What goes wrong here goes wrong in the call itself, which then says so. Modes of the caller do
+    # not see it: selective checkpointing would keep tensors without memory, to recompute with them.
+    with noting() as noted, suppress(Exception), torch._C._DisableTorchDispatch(), _Plainly():
         again()
     compile_together([(one.kernel, one.arguments, one.told) for one in noted])
 
