@@ -43,6 +43,12 @@ def test_owners_of_folders_and_modules(site: Path) -> None:
     assert installed.unreadable() == {}
 
 
+def test_records_that_quote_every_path_or_begin_it_at_the_folder(site: Path) -> None:
+    install(site, "one", '"alone.py"', '"folder/a.py"', "./here/a.py", "./single.py")
+    for package in ("alone", "folder", "here", "single"):
+        assert installed.owners(package) == ("one",)
+
+
 def test_what_is_no_longer_there_is_not_owned(site: Path) -> None:
     install(site, "gone", "triton/a.py", "module.py", "kept/a.py", lost="triton")
     (site / "module.py").unlink()

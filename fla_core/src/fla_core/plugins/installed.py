@@ -7,6 +7,7 @@ nothing, and :func:`unreadable` names it.
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 from functools import cache
@@ -78,7 +79,8 @@ def _tops(distribution: Distribution) -> set[tuple[str, bool]]:
     if record is None:  # of an editable install of old, say
         return {(file.parts[0], len(file.parts) > 1) for file in distribution.files or ()}
     # ``files`` asks the disk about each of thousands, which takes some disks a second.
-    listed = {line.lstrip('"').partition(",")[0].partition("/")[:2] for line in record.splitlines()}
+    paths = (row[0].removeprefix("./") for row in csv.reader(record.splitlines()) if row)
+    listed = {path.partition("/")[:2] for path in paths}
     return {
         (first, bool(slash))
         for first, slash in listed
