@@ -105,6 +105,7 @@ def test_modes_of_the_caller_do_not_see_what_is_run_again(monkeypatch: pytest.Mo
         lambda x: x.sum(0),
         lambda x: x.sum(1),
         lambda x: x.sum(0, keepdim=True),
+        lambda x: x.to(torch.int32).sum(0),
     ],
 )
 def test_what_is_made_without_memory_is_what_torch_makes(make: Callable[[Tensor], Tensor]) -> None:

@@ -155,18 +155,28 @@ def test_the_trial_kernel_of_a_probe_is_compiled_by_threads(
 
 
 @pytest.mark.parametrize(
-    ("cores", "load", "idle"), [(16, 0.2, 15), (16, 14.9, 1), (2, 9.0, -7), (None, 0.0, 1)]
+    ("cores", "own", "load", "idle"),
+    [
+        (16, 16, 0.2, 15),
+        (16, 16, 14.9, 1),
+        (2, 2, 9.0, -7),
+        (None, 1, 0.0, 1),
+        (128, 4, 0.2, 4),
+        (128, 4, 126.0, 2),
+    ],
 )
 def test_cores_are_idle_that_nobody_keeps_busy(
-    monkeypatch: pytest.MonkeyPatch, cores: int | None, load: float, idle: int
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, own: int, load: float, idle: int
 ) -> None:
     monkeypatch.setattr(together.os, "cpu_count", lambda: cores)
+    mine = set(range(own))
+    monkeypatch.setattr(together.os, "sched_getaffinity", lambda pid: mine, raising=False)
     monkeypatch.setattr(together.os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
     assert together.idle_cores() == idle
 
 
 def test_first_calls_of_two_threads_leave_a_kernel_its_own_sources(seen: Seen) -> None:
-    own, x, both = short.ASTSource, torch.zeros(64), threading.Barrier(4)
+    x, both = torch.zeros(64), threading.Barrier(4)
 
     def first(size: int) -> None:
         both.wait()
@@ -177,8 +187,29 @@ def test_first_calls_of_two_threads_leave_a_kernel_its_own_sources(seen: Seen) -
         thread.start()
     for thread in threads:
         thread.join()
-    assert short.ASTSource is own
+    assert short.ASTSource is ASTSource
     assert {size for _, size in seen.asked} == {2, 4, 8, 16}
+
+
+def test_a_hook_that_launches_kernels_may_have_them_compiled(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.zeros(32)
+    hooked: list[Any] = []
+
+    def hook(**of: Any) -> None:
+        if not hooked:
+            hooked.append(of)
+            together.compile_together([(short, (x,), {"SIZE": 16})])
+
+    monkeypatch.setattr(triton.knobs.runtime, "jit_cache_hook", hook)
+    wanted = [(short, (x,), {"SIZE": 32})]
+    first = threading.Thread(target=together.compile_together, args=(wanted,), daemon=True)
+    first.start()
+    first.join(60)
+    assert not first.is_alive()
+    assert {size for _, size in seen.asked} == {16, 32}
+    assert short.ASTSource is ASTSource
 
 
 def test_a_launch_may_outlive_the_threads_whose_sources_it_took(seen: Seen) -> None:

@@ -66,7 +66,8 @@ class _Plainly(TorchFunctionMode):
     ) -> Any:
         if func is torch.empty_like and not kwargs and args[0].is_contiguous():
             return args[0].new_empty(args[0].shape)
-        if func is Tensor.sum and not kwargs and args[1:] == (0,):
+        floating = func is Tensor.sum and args[0].is_floating_point()
+        if floating and not kwargs and args[1:] == (0,):
             return args[0].new_empty(args[0].shape[1:])
         return func(*args, **(kwargs or {}))
 

@@ -55,12 +55,15 @@ def prepare() -> None:
 
 
 def idle_cores() -> int:
-    """Cores that nobody kept busy in the last minute.
+    """Cores that nobody kept busy in the last minute, as many as this process may use.
 
     Where many processes compile, as workers of a test do, threads of each would only take memory.
     """
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return int((os.cpu_count() or 1) - busy)
+    cores = os.cpu_count() or 1
+    # A scheduler of jobs gives each some cores of a machine.
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
+    return min(own, int(cores - busy))
 
 
 def _mode(kernel: Any) -> Any:
@@ -122,8 +125,11 @@ def _sources(kernel: Any, turn: threading.Lock, threads: ThreadPoolExecutor) -> 
             kernel.ASTSource = original
 
 
-_replacing = threading.Lock()
-"""Held while a kernel's sources are not its own: who came between would put back another's."""
+_replacing = threading.RLock()
+"""Held while a kernel's sources are not its own: who came between would put back another's.
+
+A hook of Triton's that launches kernels comes by here again, in the same thread.
+"""
 
 
 _SCRATCH = {
