@@ -228,16 +228,18 @@ def fla_validity():
     yield Validity("rows:*#fast", "*", "*", "triton<3.6", "denied", "too old")
     yield Validity("rows:*", "*", "x86", "triton>=3.6,<3.7", "ok", "passed")
     yield Validity("rows:gla#*", "*", "x86", "triton", "unverified", "seen once")
+    yield Validity("rows:*", "*", "gfx9*", "triton==3.6.*", "unverified", "seen twice")
     yield Validity("rows:*", "*", "*", "triton", "unverified", "never run")
 """
     site.plant("rows", card("rows") + rows)
     validity = plugin(site.run("doctor", "--json").json, "rows")["validity"]
-    assert [row["applies"] for row in validity] == [True, False, True, False, False]
+    assert [row["applies"] for row in validity] == [True, False, True, False, False, False]
     lines = [
         line.strip().split("  ", 1) for line in site.run("doctor", COLUMNS="80").out.split("\n")
     ]
     assert [line[1].strip() for line in lines if line[0] == "unverified"] == [
         "gla on x86: seen once",
+        "on gfx9* with triton==3.6.*: seen twice",
         "everything else: never run",
     ]
     assert [line[1].strip() for line in lines if line[0] == "denied"] == [

@@ -111,11 +111,14 @@ def _unused(plugin: dict[str, Any], present: set[str]) -> str:
 def _validity(row: dict[str, Any]) -> str:
     """``kda backward on x86 with triton<3.6 (here): why``; what is not named is everything else."""
     what = row["implementation"].partition(":")[2].removesuffix("#*")
-    direction, arch = (row[key].strip("*") for key in ("direction", "arch"))
-    # The bare name of a toolchain is any version of it.
-    toolchain = "" if row["toolchain"].isidentifier() else row["toolchain"].strip("*")
+    what, direction, arch, toolchain = (
+        "" if text == "*" else text
+        for text in (what, row["direction"], row["arch"], row["toolchain"])
+    )
+    if toolchain.isidentifier():  # any version of it
+        toolchain = ""
     words = [
-        what.strip("*") and what,
+        what,
         direction,
         f"on {arch}" if arch else "",
         f"with {toolchain}" if toolchain else "",
