@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
@@ -313,6 +314,23 @@ def test_whoever_listens_to_launches_hears_them(machine: Machine) -> None:
     assert replay.run(a_call()) is None
     hooks.remove(heard)
     assert replay.run(a_call()) is not None
+
+
+def test_modes_of_the_caller_do_not_see_what_is_noted(machine: Machine) -> None:
+    seen: list[str] = []
+
+    class Seeing(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            made = func(*args, **(kwargs or {}))
+            seen.append(made.device.type)
+            return made
+
+    with Seeing():
+        replay = recorded(machine, Doubled())
+    assert replay is not None
+    assert set(seen) == {"cpu"}
 
 
 def test_packed_calls_are_not_repeated(machine: Machine) -> None:

@@ -30,6 +30,9 @@ APART = 512
 
 Run = Callable[[Call, Sequence[Tensor | None]], Iterable[Tensor]]
 
+_plain = torch._C._DisableTorchDispatch
+"""In the block modes of the caller, selective checkpointing say, see nothing of what is noted."""
+
 
 def record(call: Call, grads: Sequence[Tensor | None], run: Run) -> Replay | None:
     """Note what host code does for a call, which has run before.
@@ -45,8 +48,9 @@ def record(call: Call, grads: Sequence[Tensor | None], run: Run) -> Replay | Non
     """
     if call.seqlens is not None:
         return None
-    bare = call.holding({name: without_memory(x) for name, x in call.tensors.items()})
-    bare_grads = [without_memory(x) for x in grads]
+    with _plain():
+        bare = call.holding({name: without_memory(x) for name, x in call.tensors.items()})
+        bare_grads = [without_memory(x) for x in grads]
     answers: list[Tensor] = []
     # What cannot run without memory is not repeated.
     with suppress(Exception), noting() as noted, _Operations(noted) as seen:
@@ -87,7 +91,8 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        with _plain():
+            made, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
         if name in self.ZEROS:
             self.zeros.append(made)
         elif not (func.is_view or name in self.ALLOCATE):
