@@ -2,7 +2,7 @@
 
 JSON: the keys of :meth:`fla_core.dispatch.decision.Decision.to_json` (``operator``, ``contract``,
 ``device``, ``axes``, ``features``, ``gradients``, ``policy``, ``chosen``, ``plan``, ``considered``,
-``not_asked``), ``install``, a list of commands that would bring a backend that the policy lets in
+``not_asked``), ``install``, a list of steps that would bring a backend that the policy lets in
 for the device and architecture; it is empty when an installed plugin can serve them, and ``note``,
 that the device is not here.
 """
