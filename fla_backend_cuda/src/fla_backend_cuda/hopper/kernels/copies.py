@@ -49,6 +49,24 @@ def first_slot(first, n, T, C: gl.constexpr, VARLEN: gl.constexpr):
 
 
 @gluon.jit
+def _places(
+    start,
+    left,
+    stride: gl.constexpr,
+    ROWS: gl.constexpr,
+    D: gl.constexpr,
+    layout: gl.constexpr,
+    again,
+):
+    """Addresses of ``[ROWS, D]`` elements, and which rows are there."""
+    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
+    if again is not None:
+        rows += again
+    columns = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
+    return start + rows[:, None] * stride + columns[None, :], (rows < left)[:, None]
+
+
+@gluon.jit
 def copy_tile(
     target,
     source,
@@ -65,12 +83,8 @@ def copy_tile(
     """
     across: gl.constexpr = D // 8
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // across, across], [WARPS, 1], [1, 0])
-    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-    if again is not None:
-        rows += again
-    columns = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
-    places = source + rows[:, None] * stride + columns[None, :]
-    async_copy.async_copy_global_to_shared(target, places, mask=(rows < left)[:, None])
+    places, there = _places(source, left, stride, ROWS, D, layout, again)
+    async_copy.async_copy_global_to_shared(target, places, mask=there)
 
 
 @gluon.jit
@@ -89,12 +103,8 @@ def write_tile(
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [32 // across, across], [WARPS, 1], [1, 0])
     # Before addresses are formed: behind them, gradients under gates of heads spill 16 bytes more.
     found = source_s.load(layout)
-    rows = gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
-    if again is not None:
-        rows += again
-    columns = gl.arange(0, D, layout=gl.SliceLayout(0, layout))
-    places = target + rows[:, None] * stride + columns[None, :]
-    gl.store(places, found, mask=(rows < left)[:, None])
+    places, there = _places(target, left, stride, ROWS, D, layout, again)
+    gl.store(places, found, mask=there)
 
 
 @gluon.jit
